@@ -156,8 +156,8 @@ def errors(subject: Subject, files: Mapping[str, Path]) -> dict[str, float]:
     import torch
     from zoo_row import squared_error
 
-    from normdeploy.exporting.forward import flatten_outputs
-    from normdeploy.exporting.mode import evaluation_mode
+    from normdeploy.exporting.module.forward import flatten_outputs
+    from normdeploy.exporting.module.mode import evaluation_mode
     from normdeploy.graph import Evaluator
     from normdeploy.verification.sides.sessions import Setting, open_session, run_session
 

@@ -47,7 +47,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from normdeploy.building.recipe_model import load_trained, recipe_example
-from normdeploy.exporting.mode import evaluation_mode
+from normdeploy.exporting.module.mode import evaluation_mode
 from normdeploy.exporting.trace import trace
 from normdeploy.graph import Evaluator, ExactTensor, evaluate_node
 from normdeploy.parsing.recipe import load_recipe

@@ -24,7 +24,7 @@ from zoo_pipelines import OURS, PIPELINES
 from zoo_row import made, squared_error
 from zoo_run import LISTS
 
-from normdeploy.exporting.forward import flatten_outputs
+from normdeploy.exporting.module.forward import flatten_outputs
 from normdeploy.exporting.trace import trace
 from normdeploy.graph import Evaluator, evaluate_node, load_graph
 from normdeploy.graph.evaluate import as_constant

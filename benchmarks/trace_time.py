@@ -1,4 +1,4 @@
-"""What a trace costs with torch's exporter as it is, and without what `exporting/exporter_shortcuts.py` leaves out.
+"""What a trace costs with torch's exporter as it is, and without what `exporter_shortcuts.py` leaves out.
 
     OMP_NUM_THREADS=1 python benchmarks/trace_time.py [--turns 15]
 
@@ -43,7 +43,7 @@ def networks() -> dict[str, tuple[nn.Module, torch.Tensor]]:
 
 
 def seconds(module: nn.Module, example: torch.Tensor, *, shortcuts: bool) -> float:
-    as_it_is = mock.patch("normdeploy.exporting.batched.exporter_shortcuts", nullcontext)
+    as_it_is = mock.patch("normdeploy.exporting.torch_exporter.batched.exporter_shortcuts", nullcontext)
     with nullcontext() if shortcuts else as_it_is:
         start = time.process_time()
         trace(module, example)

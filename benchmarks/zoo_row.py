@@ -15,7 +15,7 @@ from verdict_cost import taken, torch_export
 from verify_cost import Peak, resident
 from zoo_lines import Line
 
-from normdeploy.exporting.forward import flatten_outputs
+from normdeploy.exporting.module.forward import flatten_outputs
 from normdeploy.exporting.trace import Traced, trace
 from normdeploy.graph import Evaluator, save_graph
 from normdeploy.rewrite import rewrite

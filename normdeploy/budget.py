@@ -5,15 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
+from normdeploy.array_types import Array
 from normdeploy.errors import InputError, UsageError
 from normdeploy.intervals import Interval, error_parts, largest_error, resampled, share, share_difference
 
-Array = np.ndarray[Any, np.dtype[Any]]
 Metric = Literal["exact", "top1", "rel"]
 _FORM = re.compile(r"(?P<metric>top1|rel)\s*=\s*(?P<value>[0-9.]+(e[-+]?[0-9]+)?)\s*(?P<percent>%?)")
 

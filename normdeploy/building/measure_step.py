@@ -11,7 +11,7 @@ from typing import Any
 from normdeploy.building.build_files import Outputs, Stage, write_report
 from normdeploy.building.recipe_model import load_trained, recipe_example
 from normdeploy.building.report_numbers import bench_inputs, file_facts, latency_table, profile_facts, quality_table
-from normdeploy.exporting.mode import evaluation_mode
+from normdeploy.exporting.module.mode import evaluation_mode
 from normdeploy.parsing.inputs import Example
 from normdeploy.parsing.recipe import Recipe
 from normdeploy.report import console

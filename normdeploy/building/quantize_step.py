@@ -12,6 +12,7 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
+from normdeploy.array_types import Floats
 from normdeploy.budget import parse_budget
 from normdeploy.building.build_files import Outputs, Stage, write_report
 from normdeploy.building.measure_step import timed_inputs
@@ -29,7 +30,6 @@ from normdeploy.train.data import Splits
 from normdeploy.train.fake_quantized import train_quantized
 from normdeploy.train.preprocess import Preprocessed, as_raw
 
-Floats = npt.NDArray[np.float64]
 FLOAT, AFTER, TRAINED = "float32", "int8, post-training", "int8, trained (QAT)"
 _CHUNK = 64
 

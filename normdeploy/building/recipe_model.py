@@ -10,8 +10,8 @@ from torch import nn
 
 from normdeploy import writing
 from normdeploy.errors import RecipeError, WeightsError
-from normdeploy.exporting.guess import guess_inputs
-from normdeploy.exporting.load_weights import load_weights
+from normdeploy.exporting.module.guess import guess_inputs
+from normdeploy.exporting.module.load_weights import load_weights
 from normdeploy.exporting.trace import Traced, trace
 from normdeploy.nn.weight_files import read_metadata, read_weights
 from normdeploy.parsing.inputs import Example, make_example, parse_inputs
@@ -58,7 +58,7 @@ def load_trained(recipe: Recipe, *, notes: list[str] | None = None) -> nn.Module
 def recipe_example(recipe: Recipe, model: nn.Module, *, notes: list[str] | None = None) -> Example:
     """Make example arguments from ``[export] inputs``, or from the test split with a dynamic batch.
 
-    Without either they are guessed from the model (`normdeploy.exporting.guess`).
+    Without either they are guessed from the model (`normdeploy.exporting.module.guess`).
 
     Args:
         recipe: see `normdeploy.parsing.recipe.load_recipe`.

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from normdeploy.errors import InputError, ModelError
-from normdeploy.exporting.mode import evaluation_mode
+from normdeploy.exporting.module.mode import evaluation_mode
 from normdeploy.graph import in_root, load_graph, module_path
 from normdeploy.onnxfile.model import read_model
 from normdeploy.onnxfile.outline import session_source

@@ -125,7 +125,7 @@ def load_model(
         SourceError: it cannot be built.
         WeightsError: the weights do not fit.
     """
-    from normdeploy.exporting.load_weights import load_weights
+    from normdeploy.exporting.module.load_weights import load_weights
     from normdeploy.nn.weight_files import read_weights
     from normdeploy.report.text import printable
 
@@ -153,7 +153,7 @@ def describe_inputs(model: nn.Module, inputs: list[str] | None) -> list[InputSpe
     """
     if inputs:
         return parse_inputs(inputs)
-    from normdeploy.exporting.guess import guess_inputs, guess_note
+    from normdeploy.exporting.module.guess import guess_inputs, guess_note
     from normdeploy.report.text import printable
 
     guess = guess_inputs(model)

@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from normdeploy.array_types import Array
 from normdeploy.compare.difference import Difference, OutputDifference, WeightDifference
-from normdeploy.compare.ulps import Array, ulps_between
+from normdeploy.compare.ulps import ulps_between
 from normdeploy.errors import InputError, UsageError
 from normdeploy.graph import load_graph
 from normdeploy.graph.onnx_files import stored_tensors

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-Array = npt.NDArray[Any]
+from normdeploy.array_types import Array
 
 
 def ulps_between(a: Array, b: Array) -> float | None:

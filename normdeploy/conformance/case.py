@@ -7,14 +7,13 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
-import numpy.typing as npt
+
+from normdeploy.array_types import Array, Arrays
 
 if TYPE_CHECKING:
     from onnx import ModelProto
     from torch import nn
 
-Array = npt.NDArray[Any]
-Arrays = dict[str, Array]
 
 Group = Literal["conventions", "traps", "damages"]
 GROUPS: tuple[Group, ...] = get_args(Group)

@@ -11,8 +11,9 @@ import numpy as np
 import onnx
 import torch
 
+from normdeploy.array_types import Arrays
 from normdeploy.conformance.adapters import Adapter
-from normdeploy.conformance.case import Arrays, Case, Damage, Outcome, Problem, Result
+from normdeploy.conformance.case import Case, Damage, Outcome, Problem, Result
 from normdeploy.ort.levels import graph_level
 
 _LONGEST = 160

@@ -12,7 +12,8 @@ import numpy as np
 import onnx
 from onnx import ModelProto, helper, numpy_helper
 
-from normdeploy.conformance.case import Array, Arrays, Case, Damage
+from normdeploy.array_types import Array, Arrays
+from normdeploy.conformance.case import Case, Damage
 from normdeploy.conformance.traps import graph
 
 _BODY = """c = Conv <pads = [1, 1, 1, 1]> (x, w, k) n = BatchNormalization (c, g, b, m, v) r = Relu (n)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from normdeploy.conformance.case import Array
+from normdeploy.array_types import Array
 
 
 def _channelwise(vector: Array, rank: int, axis: int) -> Array:

@@ -8,7 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from normdeploy.conformance.case import Array, Case, Problem
+from normdeploy.array_types import Array
+from normdeploy.conformance.case import Case, Problem
 from normdeploy.conformance.formulas import batch_norm, convolution, layer_norm, padded, transposed_convolution, windows
 
 _BN = frozenset({"BatchNormalization"})

@@ -13,8 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from normdeploy.array_types import Array
 from normdeploy.conformance import by_hand
-from normdeploy.conformance.case import Array, Case, Problem
+from normdeploy.conformance.case import Case, Problem
 from normdeploy.conformance.formulas import batch_norm, convolution, layer_norm
 
 _WIDTH, _ROWS = 6, 4

@@ -13,7 +13,8 @@ import numpy as np
 import onnx
 from onnx import numpy_helper, parser
 
-from normdeploy.conformance.case import Array, Arrays, Case, Problem
+from normdeploy.array_types import Array, Arrays
+from normdeploy.conformance.case import Case, Problem
 from normdeploy.conformance.formulas import (
     batch_norm,
     convolution,

@@ -23,14 +23,9 @@ from onnx import defs
 from torch import nn
 
 from normdeploy.errors import InputError, ModeError, TraceError
-from normdeploy.exporting.asks_if_traced import traced_otherwise
-from normdeploy.exporting.batched import export_batched, export_program, traces_fixed
-from normdeploy.exporting.causal_hints import causal_hints_given
-from normdeploy.exporting.computed_weights import kept_values
-from normdeploy.exporting.dynamic_shapes import fixed_after_all, user_shapes, widened
 from normdeploy.exporting.eager import eager_module, uncompiled
-from normdeploy.exporting.exporter_repairs import drop_written_zero_bias, forget_times
-from normdeploy.exporting.forward import (
+from normdeploy.exporting.module.asks_if_traced import traced_otherwise
+from normdeploy.exporting.module.forward import (
     Arguments,
     Outputs,
     flat_forward,
@@ -38,13 +33,24 @@ from normdeploy.exporting.forward import (
     flatten_outputs,
     split_arguments,
 )
-from normdeploy.exporting.mode import ModeReport, evaluation_mode, fast_paths
-from normdeploy.exporting.naming import name_plain_tensors, rename_values, separate_outputs
-from normdeploy.exporting.plain_tensors import module_tensors, plain_tensors_registered
-from normdeploy.exporting.quantized_trace import quantizers_seen, quantizers_traceable
-from normdeploy.exporting.state_updates import Updated, updates_seen, updates_traced
-from normdeploy.exporting.trace_errors import causes_from_here, essential_line, explain, module_in_traceback, too_deep
-from normdeploy.exporting.training_operators import statistics_unchanged, training_operators
+from normdeploy.exporting.module.mode import ModeReport, evaluation_mode, fast_paths
+from normdeploy.exporting.module.plain_tensors import module_tensors, plain_tensors_registered
+from normdeploy.exporting.module.state_updates import Updated, updates_seen, updates_traced
+from normdeploy.exporting.module.training_operators import statistics_unchanged, training_operators
+from normdeploy.exporting.quantized.quantized_trace import quantizers_seen, quantizers_traceable
+from normdeploy.exporting.torch_exporter.batched import export_batched, export_program, traces_fixed
+from normdeploy.exporting.torch_exporter.causal_hints import causal_hints_given
+from normdeploy.exporting.torch_exporter.computed_weights import kept_values
+from normdeploy.exporting.torch_exporter.dynamic_shapes import fixed_after_all, user_shapes, widened
+from normdeploy.exporting.torch_exporter.exporter_repairs import drop_written_zero_bias, forget_times
+from normdeploy.exporting.torch_exporter.naming import name_plain_tensors, rename_values, separate_outputs
+from normdeploy.exporting.torch_exporter.trace_errors import (
+    causes_from_here,
+    essential_line,
+    explain,
+    module_in_traceback,
+    too_deep,
+)
 from normdeploy.graph.integer_weights import quantize_constants
 from normdeploy.nn.contents import Contents, state_of
 from normdeploy.nn.object_walk import Snapshot, is_foreign

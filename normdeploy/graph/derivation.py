@@ -18,9 +18,9 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import onnx_ir as ir
 
+from normdeploy.array_types import Floats
 from normdeploy.errors import GraphError
 from normdeploy.graph.exact import constant_tensor
 from normdeploy.graph.traits import Trait, has, kind_of
@@ -35,8 +35,6 @@ MOST_HINTS = 1 << 20
 MOST_RANK = 16
 MOST_CELLS = 1 << 22
 """Limits of what one derivation may ask to be looked at: hints, a gauge's axes, and its numbers."""
-
-Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)

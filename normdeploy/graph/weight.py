@@ -6,15 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import onnx_ir as ir
 
+from normdeploy.array_types import Floats
 from normdeploy.graph.evaluated_region import evaluate_region
 from normdeploy.graph.exact import constant_tensor, contracted, is_constant
 from normdeploy.graph.operator_inputs import array_of, dtype_of, optional, required, shape_of
 from normdeploy.graph.traits import is_standard
-
-Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)

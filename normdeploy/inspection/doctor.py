@@ -12,10 +12,16 @@ import torch
 from torch import nn
 
 from normdeploy.errors import InputError, ModeError, ModelError, TraceError
-from normdeploy.exporting.asks_if_traced import traced_otherwise
 from normdeploy.exporting.eager import eager_module, uncompiled
-from normdeploy.exporting.forward import Arguments, flat_forward, flatten_arguments, flatten_outputs, split_arguments
-from normdeploy.exporting.mode import evaluation_mode
+from normdeploy.exporting.module.asks_if_traced import traced_otherwise
+from normdeploy.exporting.module.forward import (
+    Arguments,
+    flat_forward,
+    flatten_arguments,
+    flatten_outputs,
+    split_arguments,
+)
+from normdeploy.exporting.module.mode import evaluation_mode
 from normdeploy.exporting.trace import Traced, to_numpy, trace
 from normdeploy.graph import load_graph
 from normdeploy.inspection.companions import Dependence, batched_inputs, dependence

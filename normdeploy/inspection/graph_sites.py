@@ -11,10 +11,11 @@ from collections.abc import Iterable
 import numpy as np
 import onnx_ir as ir
 
+from normdeploy.array_types import Floats
 from normdeploy.graph import FLOATS, evaluate_region, module_path
 from normdeploy.graph.traits import Trait, has
 from normdeploy.graph.walk import bodies_of
-from normdeploy.inspection.site import Array, StoredNorm
+from normdeploy.inspection.site import StoredNorm
 
 
 class Constants:
@@ -39,7 +40,7 @@ class Constants:
     def __contains__(self, value: ir.Value | None) -> bool:
         return value in self._known
 
-    def value(self, value: ir.Value | None) -> Array | None:
+    def value(self, value: ir.Value | None) -> Floats | None:
         """Return a constant's value in float64; None if it is no constant."""
         if value is None or value not in self._known:
             return None
@@ -195,7 +196,7 @@ def _first_computed_reader(value: ir.Value, constants: Constants) -> ir.Node | N
     return None
 
 
-def _before(value: ir.Value | None, constants: Constants) -> tuple[Array | None, ir.Value | None, Array | None]:
+def _before(value: ir.Value | None, constants: Constants) -> tuple[Floats | None, ir.Value | None, Floats | None]:
     """Return (mean, x, scale) from what is divided: x - mean, or scale (x - mean)."""
     scale = None
     producer = None if value is None else value.producer()
@@ -210,7 +211,7 @@ def _before(value: ir.Value | None, constants: Constants) -> tuple[Array | None,
     return None, value, scale
 
 
-def _after(value: ir.Value, constants: Constants) -> tuple[Array | None, Array | None]:
+def _after(value: ir.Value, constants: Constants) -> tuple[Floats | None, Floats | None]:
     """Return (scale, shift) from what follows the division."""
     scale = shift = None
     reader = _only_reader(value)
@@ -222,11 +223,11 @@ def _after(value: ir.Value, constants: Constants) -> tuple[Array | None, Array |
     return scale, shift
 
 
-def _other(inputs: Iterable[ir.Value | None], value: ir.Value, constants: Constants) -> Array | None:
+def _other(inputs: Iterable[ir.Value | None], value: ir.Value, constants: Constants) -> Floats | None:
     return next((constants.value(item) for item in inputs if item is not value and item in constants), None)
 
 
-def _axis(stored: Array, x: ir.Value | None) -> int | None:
+def _axis(stored: Floats, x: ir.Value | None) -> int | None:
     """Return the axis of x along which a stored tensor varies; None if there is not exactly one."""
     if x is None or x.shape is None:
         return None

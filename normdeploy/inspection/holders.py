@@ -15,9 +15,10 @@ import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from normdeploy.exporting.mode_flags import training_flags
+from normdeploy.array_types import Floats
+from normdeploy.exporting.module.mode_flags import training_flags
 from normdeploy.inspection.findings import Finding
-from normdeploy.inspection.site import Array, StoredNorm
+from normdeploy.inspection.site import StoredNorm
 from normdeploy.nn.object_walk import Reached, is_foreign, unregistered_tensors, walk
 
 _STATISTIC = re.compile(r"mean|var|std|moment|running|moving|stat|avg", re.IGNORECASE)
@@ -58,7 +59,7 @@ def module_norms(model: nn.Module) -> Iterator[StoredNorm]:
             )
 
 
-def _double(tensor: torch.Tensor) -> Array:
+def _double(tensor: torch.Tensor) -> Floats:
     return np.asarray(tensor.detach().double().cpu().numpy(), dtype=np.float64)
 
 

@@ -7,13 +7,14 @@ from collections.abc import Iterator
 import numpy as np
 import onnx_ir as ir
 
+from normdeploy.array_types import Floats
 from normdeploy.graph import module_path
 from normdeploy.graph.edit import only_reader
 from normdeploy.graph.linear_view import Form, Linear, linear_of
 from normdeploy.graph.traits import is_standard
 from normdeploy.inspection.findings import Finding
 from normdeploy.inspection.graph_sites import Constants
-from normdeploy.inspection.site import Array, StoredNorm
+from normdeploy.inspection.site import StoredNorm
 
 # the fold costs this many bits of a per-tensor int8 weight before it is worth a word
 _BITS = 2.0
@@ -65,7 +66,7 @@ def _redundant(site: StoredNorm, producer: str) -> Finding:
     )
 
 
-def _per_channel(linear: Linear, weight: Array) -> Array | None:
+def _per_channel(linear: Linear, weight: Floats) -> Floats | None:
     """Return max |w| per output channel."""
     if weight.ndim < 2:
         return None
@@ -102,6 +103,6 @@ def _wider(site: StoredNorm, linear: Linear, constants: Constants) -> Iterator[F
     )
 
 
-def _spread(ranges: Array) -> float:
+def _spread(ranges: Floats) -> float:
     positive = ranges[ranges > 0]
     return float(positive.max() / np.median(positive))

@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import onnx_ir as ir
 
-Array = npt.NDArray[np.float64]
+from normdeploy.array_types import Floats
 
 
 @dataclass(frozen=True)
@@ -29,28 +28,28 @@ class StoredNorm:
     """
 
     where: str
-    variance: Array
+    variance: Floats
     epsilon: float
-    mean: Array | None = None
-    scale: Array | None = None
-    shift: Array | None = None
+    mean: Floats | None = None
+    scale: Floats | None = None
+    shift: Floats | None = None
     outside: bool = False
     dtype: ir.DataType = ir.DataType.FLOAT
     x: ir.Value | None = None
     axis: int | None = None
 
     @property
-    def factor(self) -> Array:
+    def factor(self) -> Floats:
         """1 / sqrt(variance + epsilon), flat; NaN or infinity where that is what it computes."""
         with np.errstate(divide="ignore", invalid="ignore"):
             variance = self.variance.reshape(-1)
-            result: Array = (
+            result: Floats = (
                 1.0 / (np.sqrt(variance) + self.epsilon) if self.outside else 1.0 / np.sqrt(variance + self.epsilon)
             )
         return result
 
     @property
-    def slope(self) -> Array | None:
+    def slope(self) -> Floats | None:
         """scale / sqrt(variance + epsilon) per channel, flat; None where scale is unknown or of another size."""
         if self.scale is None:
             return None

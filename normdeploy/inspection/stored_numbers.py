@@ -7,11 +7,11 @@ from collections.abc import Iterator
 import numpy as np
 import onnx_ir as ir
 
+from normdeploy.array_types import Floats
 from normdeploy.graph import FLOATS, module_path
 from normdeploy.graph.exact import tensor64
 from normdeploy.graph.traits import Trait, has, is_standard
 from normdeploy.inspection.findings import Finding
-from normdeploy.inspection.site import Array
 from normdeploy.inspection.stored_statistics import check_epsilon
 
 _BOUNDED = ("Where", "Clip", "Max", "Min", "Pad", "IsInf", "IsNaN", "ScatterElements", "ScatterND")
@@ -58,7 +58,7 @@ def _is_epsilon(node: ir.Node) -> bool:
     return node.op_type == "Add" and means and all(use.node.op_type == "Sqrt" for use in node.outputs[0].uses())
 
 
-def _check(node: ir.Node, place: int, name: str, array: Array, dtype: ir.DataType) -> Iterator[Finding]:
+def _check(node: ir.Node, place: int, name: str, array: Floats, dtype: ir.DataType) -> Iterator[Finding]:
     if not array.size:
         return
     low, high = float(array.min()), float(array.max())

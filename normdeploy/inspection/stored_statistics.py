@@ -11,8 +11,9 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from normdeploy.array_types import Floats
 from normdeploy.inspection.findings import Finding
-from normdeploy.inspection.site import Array, StoredNorm
+from normdeploy.inspection.site import StoredNorm
 
 # unit roundoff of what a norm computes in
 UNIT: dict[ir.DataType, float] = {
@@ -241,7 +242,7 @@ def _amplified(site: StoredNorm) -> Iterator[Finding]:
     )
 
 
-def _flat_like(values: Array | None, like: Array) -> Array:
+def _flat_like(values: Floats | None, like: Floats) -> Floats:
     if values is None or values.size not in (1, like.size):
         return np.zeros_like(like)
     return np.broadcast_to(values.reshape(-1), like.shape).astype(np.float64)

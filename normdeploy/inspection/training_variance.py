@@ -22,9 +22,9 @@ from torch import Tensor, nn
 
 from normdeploy.errors import ModelError
 from normdeploy.exporting.eager import uncompiled
-from normdeploy.exporting.forward import split_arguments
-from normdeploy.exporting.mode import evaluation_mode
-from normdeploy.exporting.mode_flags import training_flags
+from normdeploy.exporting.module.forward import split_arguments
+from normdeploy.exporting.module.mode import evaluation_mode
+from normdeploy.exporting.module.mode_flags import training_flags
 from normdeploy.inspection.findings import Finding
 from normdeploy.nn.population import measured_correction
 from normdeploy.nn.sites import StatisticsSite, observed, statistics_sites

@@ -8,8 +8,9 @@ from math import prod
 
 import numpy as np
 
+from normdeploy.array_types import Array
 from normdeploy.errors import InputError, UsageError
-from normdeploy.ort.specs import Array, TensorSpec
+from normdeploy.ort.specs import TensorSpec
 
 Sizes = Callable[[TensorSpec, int], int]
 """(input, axis) -> the size of a dimension that the model leaves open."""

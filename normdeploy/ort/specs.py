@@ -6,13 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from normdeploy.errors import GraphError
 from normdeploy.onnxfile.outline import read_outline
 from normdeploy.onnxfile.schema import ELEMENTS
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 _DTYPES = {
     "tensor(float)": "float32",

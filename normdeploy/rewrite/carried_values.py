@@ -12,8 +12,9 @@ from functools import partial
 import numpy as np
 import onnx_ir as ir
 
+from normdeploy.array_types import Floats
 from normdeploy.graph import FLOATS, ExactTensor, compress, constant_tensor
-from normdeploy.graph.derivation import Derivation, Exact, Floats, Hint, dataflow_keys
+from normdeploy.graph.derivation import Derivation, Exact, Hint, dataflow_keys
 from normdeploy.graph.walk import graphs_of
 
 Held = tuple[str, Floats, Floats]

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 import onnxruntime as ort
 
+from normdeploy.array_types import Array
 from normdeploy.errors import GraphError, UsageError
 from normdeploy.files import require_model_file
 from normdeploy.onnxfile.outline import session_source
@@ -25,7 +26,7 @@ from normdeploy.ort.providers import openvino_device, prepare_gpu, provider_chai
 from normdeploy.ort.required_operands import check_operands
 from normdeploy.ort.settings import CPU, GPU_PROVIDERS, OPENVINO_PLUGIN, OPENVINO_RUNTIME, Settings
 from normdeploy.ort.slice_steps import check_slice_steps
-from normdeploy.ort.specs import Array, TensorSpec, file_specs, session_spec
+from normdeploy.ort.specs import TensorSpec, file_specs, session_spec
 from normdeploy.ort.stop_runs import EVERY_RUN
 from normdeploy.runtime.fixed_shapes import FixedShapesBackend
 from normdeploy.runtime.openvino_core import openvino_core

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from normdeploy.array_types import Array
 from normdeploy.errors import ModelError, UsageError, in_one_line
 from normdeploy.ort.machine import usable_cores
-from normdeploy.ort.specs import Array
 from normdeploy.parsing.amounts import require_count, require_seconds
 from normdeploy.runtime.bench_result import OURS, TUNED, BenchResult, BenchRow
 from normdeploy.runtime.contestant import PEERS, PLAIN, FileContestant, Prepared

@@ -6,11 +6,9 @@ found instead: a whole number outside the integer's range, a fraction, NaN, what
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
-Array = np.ndarray[Any, np.dtype[Any]]
+from normdeploy.array_types import Array
 
 
 def cast(values: Array, dtype: str) -> tuple[Array, Array | None]:

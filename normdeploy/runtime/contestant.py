@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from normdeploy.array_types import Array
 from normdeploy.ort.providers import device_number
 from normdeploy.ort.settings import GPU_PROVIDERS, Settings
-from normdeploy.ort.specs import Array
 from normdeploy.runtime.backend import OrtBackend, open_backend
 from normdeploy.runtime.sample_rows import refusals, run
 

@@ -11,11 +11,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from normdeploy.array_types import Array
 from normdeploy.ort.settings import Settings
 from normdeploy.runtime.made_once import Lazy
 
 if TYPE_CHECKING:
-    from normdeploy.ort.specs import Array, TensorSpec
+    from normdeploy.ort.specs import TensorSpec
     from normdeploy.runtime.backend import Backend
 
 

@@ -8,10 +8,11 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from normdeploy.array_types import Array
 from normdeploy.errors import in_one_line
 from normdeploy.ort.providers import device_number
 from normdeploy.ort.settings import GPU_PROVIDERS, Settings
-from normdeploy.ort.specs import Array, TensorSpec
+from normdeploy.ort.specs import TensorSpec
 from normdeploy.runtime.contestant import CHANNELS_LAST, COMPILED, EAGER, PLAIN, FileContestant
 from normdeploy.runtime.module_peers import ModuleContestant, ModuleSource, device_of, has_convolution, plain_export
 from normdeploy.runtime.peers import file_peers
@@ -59,7 +60,7 @@ def contestants_of(
     if isinstance(reference, (str, os.PathLike)):
         yield from file_peers(Path(reference), folder, label, wanted, beside, plain)
         return
-    from normdeploy.exporting.mode import evaluation_mode
+    from normdeploy.exporting.module.mode import evaluation_mode
     from normdeploy.nn.unregistered import move
 
     module: nn.Module = reference if origin is None else origin.build()

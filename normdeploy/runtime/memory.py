@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
+from normdeploy.array_types import Array
 from normdeploy.errors import ModelError
 from normdeploy.ort.settings import Settings
-from normdeploy.ort.specs import Array
 from normdeploy.runtime.backend import open_backend
 
 if TYPE_CHECKING:
@@ -164,7 +164,7 @@ def _file_footprint(fields: Mapping[str, Any], feeds: Mapping[str, Array]) -> Fo
 def _module_footprint(fields: Mapping[str, Any], feeds: Mapping[str, Array]) -> Footprint:
     import torch
 
-    from normdeploy.exporting.mode import evaluation_mode
+    from normdeploy.exporting.module.mode import evaluation_mode
     from normdeploy.runtime.module_peers import ModuleContestant, ModuleSource
 
     if fields["compiled"]:

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from normdeploy.ort.specs import Array, TensorSpec
+from normdeploy.array_types import Array
+from normdeploy.ort.specs import TensorSpec
 from normdeploy.runtime.contestant import CHANNELS_LAST, COMPILED, EAGER, Prepared
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ class ModuleSource:
             SourceError: it cannot be built.
             WeightsError: the weights do not fit.
         """
-        from normdeploy.exporting.load_weights import load_weights
+        from normdeploy.exporting.module.load_weights import load_weights
         from normdeploy.nn.weight_files import read_weights
         from normdeploy.parsing.sources import build
 
@@ -171,7 +172,7 @@ def torch_threads(count: int) -> Iterator[None]:
     """Let torch use ``count`` threads, and multiply in float32 on a GPU too, as what it is compared with does."""
     import torch
 
-    from normdeploy.exporting.ieee import ieee_float32
+    from normdeploy.exporting.module.ieee import ieee_float32
 
     before = torch.get_num_threads()
     torch.set_num_threads(count)

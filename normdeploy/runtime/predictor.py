@@ -10,12 +10,13 @@ from typing import Any
 
 import numpy as np
 
+from normdeploy.array_types import Array
 from normdeploy.errors import GraphError, InputError
 from normdeploy.files import require_model_file
 from normdeploy.ort.digest import model_digest
 from normdeploy.ort.providers import default_settings
 from normdeploy.ort.settings import Settings
-from normdeploy.ort.specs import Array, TensorSpec
+from normdeploy.ort.specs import TensorSpec
 from normdeploy.parsing.amounts import require_count
 from normdeploy.runtime.backend import Backend, open_backend
 from normdeploy.runtime.feeds import check_feeds

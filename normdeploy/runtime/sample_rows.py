@@ -7,8 +7,9 @@ from contextlib import contextmanager
 
 import numpy as np
 
+from normdeploy.array_types import Array
 from normdeploy.errors import InputError
-from normdeploy.ort.specs import Array, TensorSpec
+from normdeploy.ort.specs import TensorSpec
 from normdeploy.runtime.backend import Backend
 from normdeploy.runtime.feeds import fill_up
 

@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from normdeploy.array_types import Array
 from normdeploy.damaged_files import NUMPY_FILE_ERRORS, arrays_in
 from normdeploy.errors import InputError, UsageError
 from normdeploy.files import lies_at
 from normdeploy.ort.made_inputs import make_inputs
-from normdeploy.ort.specs import Array, TensorSpec
+from normdeploy.ort.specs import TensorSpec
 from normdeploy.parsing.amounts import require_count
 from normdeploy.runtime.feeds import check_feeds
 

@@ -11,11 +11,12 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from normdeploy.array_types import Array
 from normdeploy.errors import UsageError
 from normdeploy.files import plain_name
 from normdeploy.ort.providers import device_number
 from normdeploy.ort.settings import CPU, CUDA, Settings
-from normdeploy.ort.specs import Array, TensorSpec
+from normdeploy.ort.specs import TensorSpec
 from normdeploy.parsing.amounts import require_count
 from normdeploy.runtime.folders import folder_written, require_place, write_model
 from normdeploy.runtime.plan import Plan

@@ -17,10 +17,11 @@ from typing import Any
 import numpy as np
 import onnxruntime as ort
 
+from normdeploy.array_types import Array
 from normdeploy.errors import UsageError
 from normdeploy.files import copy_file, require_model_file, sha256_file
 from normdeploy.ort.settings import WEB, Settings
-from normdeploy.ort.specs import Array, TensorSpec
+from normdeploy.ort.specs import TensorSpec
 from normdeploy.runtime.bulk.image_source import ImageOptions
 from normdeploy.runtime.folders import folder_written, require_place, write_model
 from normdeploy.runtime.predictor import load

@@ -15,16 +15,15 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from normdeploy.array_types import Array
 from normdeploy.damaged_files import NUMPY_FILE_ERRORS, arrays_in
 from normdeploy.errors import InputError
 from normdeploy.files import lies_at, open_regular, storage
 from normdeploy.train.data import Split, Splits, Standardization, split_rows
 
-Array = npt.NDArray[Any]
 _IDX_TYPES = {8: "u1", 9: "i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}
 _DEFLATE = 1032  # no byte of a .gz file becomes more bytes (zlib's own documentation)
 _TARGETS = ("y", "target", "targets", "label", "labels", "class")

@@ -19,7 +19,7 @@ from normdeploy.graph.derivation import Derivation
 from normdeploy.graph.evaluate import Hook
 from normdeploy.verification.bounds.noise import NoisyGraph
 from normdeploy.verification.check_levels import Level
-from normdeploy.verification.derivation.report import Report, Row
+from normdeploy.verification.derivation.related.report import Report, Row
 from normdeploy.verification.evaluation_cost import (
     DECIDING,
     NOISY,

@@ -12,16 +12,17 @@ from typing import Any
 import onnx_ir as ir
 from torch import nn
 
+from normdeploy.array_types import Arrays
 from normdeploy.errors import NormdeployError, TraceError, UsageError
-from normdeploy.exporting.asks_if_traced import traced_otherwise
 from normdeploy.exporting.eager import eager_module
-from normdeploy.exporting.forward import flatten_arguments
+from normdeploy.exporting.module.asks_if_traced import traced_otherwise
+from normdeploy.exporting.module.forward import flatten_arguments
 from normdeploy.exporting.trace import Traced, trace
 from normdeploy.onnxfile.model import Copied, ModelFile, read_model
 from normdeploy.rewrite import RewriteResult, rewrite
 from normdeploy.rewrite.integer import sums_integers
 from normdeploy.verification.samples.example import example_from_file
-from normdeploy.verification.sides.flat_values import Arrays, Signature, as_array, to_torch
+from normdeploy.verification.sides.flat_values import Signature, as_array, to_torch
 from normdeploy.verification.sides.graph_reference import GraphReference
 from normdeploy.verification.sides.subject import Subject
 from normdeploy.verification.sides.two_sides import EagerReference, Reference

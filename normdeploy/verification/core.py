@@ -12,6 +12,7 @@ from typing import Any
 import onnx_ir as ir
 from torch import nn
 
+from normdeploy.array_types import Arrays
 from normdeploy.budget import parse_budget
 from normdeploy.errors import GraphError
 from normdeploy.exporting.trace import Traced
@@ -52,7 +53,6 @@ from normdeploy.verification.record.answers import DECISIVE, Check, Question, St
 from normdeploy.verification.record.environment import environment, module_digest
 from normdeploy.verification.record.verdict import Verdict
 from normdeploy.verification.samples.ranges import input_specs
-from normdeploy.verification.sides.flat_values import Arrays
 from normdeploy.verification.sides.graph_reference import GraphReference
 from normdeploy.verification.sides.quantizer_ends import own_ends
 from normdeploy.verification.sides.sessions import Setting

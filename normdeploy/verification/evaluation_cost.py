@@ -16,12 +16,13 @@ import onnx_ir as ir
 import torch
 from torch import Tensor
 
+from normdeploy.array_types import Array
 from normdeploy.graph import Evaluator
 from normdeploy.graph.evaluate import Hook
 from normdeploy.graph.linear_view import linear_of
 from normdeploy.graph.traits import is_standard
 from normdeploy.verification.bounds.accuracy import reduction_length
-from normdeploy.verification.sides.flat_values import Array, Feeds, run_evaluator
+from normdeploy.verification.sides.flat_values import Feeds, run_evaluator
 
 SINGLE = 0.4
 """A run in float32, by torch or by the runtime, over one in float64."""

@@ -8,8 +8,9 @@ from functools import cached_property
 
 import numpy as np
 
+from normdeploy.array_types import Array, Floats
 from normdeploy.errors import GraphError
-from normdeploy.verification.bounds.criteria import CONSTANTS, Bounds, Constants, Floats, rms
+from normdeploy.verification.bounds.criteria import CONSTANTS, Bounds, Constants, rms
 from normdeploy.verification.bounds.decisions import Ties
 from normdeploy.verification.bounds.noise import NoisyGraph
 from normdeploy.verification.bounds.spread import Measure, Spread
@@ -17,7 +18,7 @@ from normdeploy.verification.float64_chain import EXACT, FINEST, FLOAT64_NOISE, 
 from normdeploy.verification.samples.family import Family
 from normdeploy.verification.sides.ensemble import EnsembleReference, ensemble
 from normdeploy.verification.sides.exact_agreement import is_float
-from normdeploy.verification.sides.flat_values import SMALLEST_NORMAL, UNIT_ROUNDOFF, Array, Feeds
+from normdeploy.verification.sides.flat_values import SMALLEST_NORMAL, UNIT_ROUNDOFF, Feeds
 from normdeploy.verification.sides.two_sides import EagerReference, Reference
 
 _BY_ACCIDENT = 1 / 16

@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from normdeploy.verification.bounds.criteria import Floats
+from normdeploy.array_types import Array, Floats
 from normdeploy.verification.record.answers import Check
-from normdeploy.verification.sides.flat_values import Array
 
 EXACT = 1e-9
 """Largest RMS(difference)/RMS(value) between two float64 graphs of one function: far above float64's rounding in any
@@ -25,7 +24,7 @@ ROUNDED_ONCE = 8.0
 
 ROUNDED_OTHERWISE = 20 * ROUNDED_ONCE
 """The same where each is known to within another order of rounding, which is up to twenty half units
-(:mod:`normdeploy.verification.derivation.stored_rounding`)."""
+(:mod:`normdeploy.verification.derivation.related.stored_rounding`)."""
 
 OTHER_ROUNDING = 20 * 2.0**-24
 """The relative difference that it makes to such a number in float32."""

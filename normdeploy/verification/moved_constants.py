@@ -11,13 +11,13 @@ import onnx_ir as ir
 import torch
 from torch import Tensor
 
+from normdeploy.array_types import Array, Floats
 from normdeploy.graph import FLOATS, Evaluator, ExactTensor, evaluate_node
 from normdeploy.graph.evaluate import StandIn
-from normdeploy.verification.bounds.criteria import Floats
 from normdeploy.verification.bounds.hashing import hashed_noise
 from normdeploy.verification.check_context import Context
 from normdeploy.verification.sides.exact_agreement import is_float
-from normdeploy.verification.sides.flat_values import UNIT_ROUNDOFF, Array, Feeds, run_evaluator
+from normdeploy.verification.sides.flat_values import UNIT_ROUNDOFF, Feeds, run_evaluator
 from normdeploy.verification.sides.two_sides import EagerReference
 
 _RUNS, _RUNS_HEAVY = 3, 2

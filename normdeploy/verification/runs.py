@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from normdeploy.array_types import Array, Floats
 from normdeploy.errors import GraphError
-from normdeploy.verification.bounds.criteria import Floats, rms
+from normdeploy.verification.bounds.criteria import rms
 from normdeploy.verification.check_context import Context
 from normdeploy.verification.evaluation_cost import NOISY, SINGLE
 from normdeploy.verification.family_case import Case
@@ -20,7 +21,7 @@ from normdeploy.verification.judging.precision import drop_in_words
 from normdeploy.verification.moved_constants import MovedConstants
 from normdeploy.verification.record.answers import HISTOGRAM_EDGES, Measurement
 from normdeploy.verification.sides.exact_agreement import is_float, signature_problems
-from normdeploy.verification.sides.flat_values import Array, Feeds
+from normdeploy.verification.sides.flat_values import Feeds
 from normdeploy.verification.sides.grids import quantizes
 from normdeploy.verification.sides.sessions import Setting
 from normdeploy.verification.trace_agreement import hold_trace

@@ -7,13 +7,13 @@ from dataclasses import replace
 
 import numpy as np
 
+from normdeploy.array_types import Array
 from normdeploy.verification.bounds.criteria import judge, rms
 from normdeploy.verification.check_context import Context
 from normdeploy.verification.family_case import Case
 from normdeploy.verification.float64_chain import Chain
 from normdeploy.verification.moved_constants import MovedConstants
 from normdeploy.verification.sides.exact_agreement import is_float, nonfinite_problems
-from normdeploy.verification.sides.flat_values import Array
 
 
 def hold_trace(context: Context, case: Case, constants: MovedConstants) -> float:

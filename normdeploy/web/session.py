@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from normdeploy.array_types import Array
 from normdeploy.errors import GraphError
 from normdeploy.files import names_data
-from normdeploy.ort.specs import Array
 from normdeploy.web.wire import pack, unpack
 
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
+from normdeploy.array_types import Array
 from normdeploy.errors import GraphError
-from normdeploy.ort.specs import Array
 
 TYPES = (
     *("float32", "float64", "float16", "bool"),

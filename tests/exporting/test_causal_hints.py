@@ -10,7 +10,7 @@ from onnxruntime_outputs import run_onnxruntime
 from torch import nn
 
 import normdeploy as nd
-from normdeploy.exporting.causal_hints import causal_hints_given
+from normdeploy.exporting.torch_exporter.causal_hints import causal_hints_given
 
 
 class Translator(nn.Module):

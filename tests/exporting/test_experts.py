@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import normdeploy as nd
-from normdeploy.exporting import experts_translation
+from normdeploy.exporting.translations import experts_translation
 
 WIDTH, INNER, EXPERTS = 16, 32, 3
 

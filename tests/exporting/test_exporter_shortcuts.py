@@ -19,7 +19,7 @@ from torch.fx.passes import shape_prop
 from torch.onnx._internal.exporter import _registration, _schemas
 from torch.onnx._internal.fx.passes import type_promotion
 
-from normdeploy.exporting import batched, exporter_shortcuts
+from normdeploy.exporting.torch_exporter import batched, exporter_shortcuts
 from normdeploy.exporting.trace import trace
 
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 import normdeploy as nd
-from normdeploy.exporting.fourier_translations import FASTER
+from normdeploy.exporting.translations.fourier_translations import FASTER
 
 fft = torch.fft
 TRANSFORMS: dict[str, Callable[[Tensor], Tensor]] = {

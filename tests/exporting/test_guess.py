@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from normdeploy.errors import InputError
-from normdeploy.exporting.guess import guess_inputs, guess_note
+from normdeploy.exporting.module.guess import guess_inputs, guess_note
 
 
 class Tokens(nn.Module):

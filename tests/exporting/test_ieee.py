@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import normdeploy as nd
-from normdeploy.exporting.ieee import ieee_float32
+from normdeploy.exporting.module.ieee import ieee_float32
 from normdeploy.verification.sides.two_sides import EagerReference
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from normdeploy.errors import ModeError
-from normdeploy.exporting.mode import evaluation_mode
+from normdeploy.exporting.module.mode import evaluation_mode
 from normdeploy.nn.object_walk import unregistered_tensors
 
 

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 import normdeploy as nd
 from normdeploy.errors import InputError, ModelError
-from normdeploy.exporting.forward import flatten_arguments, flatten_outputs
-from normdeploy.exporting.plain_objects import held_tensors, renewed
+from normdeploy.exporting.module.forward import flatten_arguments, flatten_outputs
+from normdeploy.exporting.module.plain_objects import held_tensors, renewed
 
 
 class Layer:

@@ -10,8 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from normdeploy.exporting.quantized_operators import KEEPS, OPERATORS, OWN, ROUNDS
-from normdeploy.exporting.quantizers import Arithmetic, QuantizerMode
+from normdeploy.exporting.quantized.quantized_operators import KEEPS, OPERATORS, OWN, ROUNDS
+from normdeploy.exporting.quantized.quantizer_mode import QuantizerMode
+from normdeploy.exporting.quantized.quantizers import Arithmetic
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*(deprecated|quantize_per|quantized tensor).*")
 

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import normdeploy as nd
-from normdeploy.exporting.mode import evaluation_mode
+from normdeploy.exporting.module.mode import evaluation_mode
 from normdeploy.exporting.trace import trace
 from normdeploy.graph import Evaluator
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import normdeploy as nd
-from normdeploy.exporting.plain_tensors import module_tensors, plain_tensors_registered
+from normdeploy.exporting.module.plain_tensors import module_tensors, plain_tensors_registered
 from normdeploy.exporting.trace import trace
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.onnx._internal.exporter import _fx_passes
 
-from normdeploy.exporting import batched
+from normdeploy.exporting.torch_exporter import batched
 from normdeploy.exporting.trace import trace
 from normdeploy.graph import Evaluator
 

@@ -18,7 +18,7 @@ from torch import nn
 import normdeploy as nd
 from normdeploy.conformance import by_hand
 from normdeploy.errors import InputError, ModeError, ModelError, TraceError
-from normdeploy.exporting.mode import evaluation_mode
+from normdeploy.exporting.module.mode import evaluation_mode
 from normdeploy.exporting.trace import Traced, trace
 
 

@@ -8,7 +8,7 @@ from torch import nn
 
 import normdeploy as nd
 from normdeploy.errors import TraceError
-from normdeploy.exporting import torch_exceptions
+from normdeploy.exporting.torch_exporter import torch_exceptions
 from normdeploy.exporting.trace import trace
 from normdeploy.rewrite.recognise import ledger_rows
 

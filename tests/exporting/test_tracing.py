@@ -12,7 +12,7 @@ from torch import nn
 from torch.compiler import is_compiling as asks
 
 import normdeploy as nd
-from normdeploy.exporting.asks_if_traced import _OWNERS, traced_otherwise
+from normdeploy.exporting.module.asks_if_traced import _OWNERS, traced_otherwise
 from normdeploy.exporting.trace import trace
 
 

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import normdeploy as nd
-from normdeploy.exporting.state_updates import Updated
+from normdeploy.exporting.module.state_updates import Updated
 from normdeploy.exporting.trace import trace
 
 

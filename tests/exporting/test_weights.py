@@ -7,7 +7,7 @@ from torch import nn
 
 from normdeploy.conformance import by_hand
 from normdeploy.errors import WeightsError
-from normdeploy.exporting.load_weights import load_weights
+from normdeploy.exporting.module.load_weights import load_weights
 from normdeploy.nn.unregistered import full_state, load_full_state
 from normdeploy.nn.weight_files import read_weights
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import normdeploy as nd
-from normdeploy.exporting.fourier_translations import LONGEST
+from normdeploy.exporting.translations.fourier_translations import LONGEST
 from normdeploy.verification.sides.kernels import coarse_transforms, known_kernels
 
 

@@ -8,8 +8,8 @@ import numpy as np
 import onnx_ir as ir
 
 from normdeploy.graph.derivation import Derivation
-from normdeploy.verification.derivation.checked_side import Side
-from normdeploy.verification.derivation.unrounded import Constants
+from normdeploy.verification.derivation.related.unrounded import Constants
+from normdeploy.verification.derivation.side.checked_side import Side
 
 DOUBLED = 60
 

@@ -2,8 +2,8 @@
 
 import onnx_ir as ir
 
-from normdeploy.verification.derivation.report import Report, Row
-from normdeploy.verification.derivation.stored_rounding import Wrong
+from normdeploy.verification.derivation.related.report import Report, Row
+from normdeploy.verification.derivation.related.stored_rounding import Wrong
 
 
 def _rows(*, rounding: bool) -> list[Row]:

@@ -23,7 +23,7 @@ from normdeploy.verification import Verdict, check_context, runs, verify
 from normdeploy.verification.bounds.spread import Spread
 from normdeploy.verification.checks import by_algebra
 from normdeploy.verification.derivation.checker import check_derivation
-from normdeploy.verification.derivation.report import Report
+from normdeploy.verification.derivation.related.report import Report
 from normdeploy.verification.family_case import Case, make_case
 from normdeploy.verification.judging import parts
 from normdeploy.verification.judging.parts import held_in_parts

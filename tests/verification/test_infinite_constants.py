@@ -10,7 +10,7 @@ from onnx import numpy_helper
 
 from normdeploy.verification.derivation.checker import check_derivation, unchanged
 from normdeploy.verification.derivation.gauges import alike
-from normdeploy.verification.derivation.stored_rounding import compare
+from normdeploy.verification.derivation.related.stored_rounding import compare
 
 INF = float("inf")
 HEAD = '<ir_version: 10, opset_import: ["": 20]> g (float[3,4] x, float[3,4] z) => (float[3,4] y) '

@@ -15,11 +15,11 @@ from onnxruntime_outputs import run_onnxruntime
 
 from normdeploy.graph.derivation import Derivation
 from normdeploy.rewrite import rewrite
-from normdeploy.verification.derivation.checked_side import Side
 from normdeploy.verification.derivation.checker import check_derivation
-from normdeploy.verification.derivation.on_intervals import Leaf, pieces
-from normdeploy.verification.derivation.spans import Unclear
-from normdeploy.verification.derivation.stepwise import Cut, Decided, Sloped, levels, scaled
+from normdeploy.verification.derivation.integers.on_intervals import Leaf, pieces
+from normdeploy.verification.derivation.integers.spans import Unclear
+from normdeploy.verification.derivation.integers.stepwise import Cut, Decided, Sloped, levels, scaled
+from normdeploy.verification.derivation.side.checked_side import Side
 
 SHAPES = [{"x": (2, 2, 4, 4)}, {"x": (5, 2, 4, 4)}]
 

@@ -16,7 +16,7 @@ from normdeploy.exporting.trace import trace
 from normdeploy.graph import save_graph
 from normdeploy.rewrite import rewrite
 from normdeploy.verification import Verdict, verify
-from normdeploy.verification.derivation.regions import Regions
+from normdeploy.verification.derivation.regions.two_regions import Regions
 
 IDS = torch.arange(14).reshape(2, 7) % 11
 

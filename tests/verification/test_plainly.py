@@ -19,8 +19,8 @@ from torch.nn import functional
 
 from normdeploy.graph import Evaluator
 from normdeploy.verification import verify
-from normdeploy.verification.derivation.joined_operators import write_out
-from normdeploy.verification.derivation.nan_guards import take_out_guards
+from normdeploy.verification.derivation.side.joined_operators import write_out
+from normdeploy.verification.derivation.side.nan_guards import take_out_guards
 
 DOMAIN = "com.microsoft"
 WIDTH, HEADS = 8, 2

@@ -12,7 +12,7 @@ import pytest
 from normdeploy.verification import verify
 from normdeploy.verification.derivation.checker import check_derivation, unchanged
 from normdeploy.verification.derivation.gauges import alike, composed
-from normdeploy.verification.derivation.stored_rounding import compare
+from normdeploy.verification.derivation.related.stored_rounding import compare
 
 FLOAT = ir.DataType.FLOAT
 SIZES = [(20, 20), (130, 120)]

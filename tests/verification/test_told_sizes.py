@@ -11,8 +11,8 @@ from torch import Tensor
 
 from normdeploy.errors import GraphError
 from normdeploy.graph import evaluate_node
-from normdeploy.verification.derivation.checked_side import Side
-from normdeploy.verification.derivation.told_sizes import told_by_operands
+from normdeploy.verification.derivation.side.checked_side import Side
+from normdeploy.verification.derivation.side.told_sizes import told_by_operands
 
 SHAPES = [(), (1,), (4,), (3, 4), (4, 3), (4, 4), (2, 3, 4), (1, 4, 3), (5, 1, 4, 4), (2, 0, 4), (2, 3, 4, 2)]
 

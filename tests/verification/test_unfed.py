@@ -16,9 +16,9 @@ import normdeploy as nd
 from normdeploy.graph import load_graph
 from normdeploy.graph.derivation import Derivation, Exact, dataflow_keys
 from normdeploy.verification import Verdict
-from normdeploy.verification.derivation.checked_side import Side
 from normdeploy.verification.derivation.checker import check_derivation
-from normdeploy.verification.derivation.unrounded import Constants, Unlike
+from normdeploy.verification.derivation.related.unrounded import Constants, Unlike
+from normdeploy.verification.derivation.side.checked_side import Side
 from normdeploy.verification.mutation.unfed import unfed
 
 

@@ -6,7 +6,7 @@ import onnx_ir as ir
 import pytest
 
 from normdeploy.verification.derivation.checker import check_derivation, unchanged
-from normdeploy.verification.derivation.report import Report
+from normdeploy.verification.derivation.related.report import Report
 
 HEAD = '<ir_version: 10, opset_import: ["": 20]> g (float[2,3] x) => (float[2,N] z) '
 BODIES = {

@@ -20,7 +20,7 @@ from normdeploy.graph import save_graph
 from normdeploy.rewrite import rewrite
 from normdeploy.verification import verify
 from normdeploy.verification.check_levels import LEVELS
-from normdeploy.verification.derivation.report import Report
+from normdeploy.verification.derivation.related.report import Report
 
 
 def export(model: nn.Module, args: tuple[Any, ...], path: Path, **options: Any) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import normdeploy as nd
 from normdeploy.graph import load_graph
 from normdeploy.graph.derivation import Derivation
 from normdeploy.verification.derivation.checker import check_derivation, unchanged
-from normdeploy.verification.derivation.report import Report
+from normdeploy.verification.derivation.related.report import Report
 from normdeploy.verification.record.answers import Question, Status
 
 HEAD = '<ir_version: 8, opset_import: ["": 17]>'

@@ -13,17 +13,15 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import onnx_ir as ir
 import torch
 from torch import Tensor
 
+from normdeploy.array_types import Floats
 from normdeploy.graph.exact import BLOCK, Parts, constant_tensor, parts64, read_together
 from normdeploy.graph.operators.call import Call
 from normdeploy.graph.operators.linear_operators import padded, with_addend
 from normdeploy.graph.operators.windows import spatial
-
-Array = npt.NDArray[np.float64]
 
 WEIGHT = 1
 """The operand that is read in pieces."""
@@ -101,7 +99,7 @@ def _conv(
     return [y if b is None else y + b.reshape(-1, *ones) for y, b in zip(values, biases, strict=True)]
 
 
-def _columns(call: Call, x: Array, kernel: tuple[int, ...], groups: int) -> tuple[Array, tuple[int, ...]]:
+def _columns(call: Call, x: Floats, kernel: tuple[int, ...], groups: int) -> tuple[Floats, tuple[int, ...]]:
     """Return what each output position reads, [N, groups, I/g * taps, positions], and the output's spatial size."""
     rank = len(kernel)
     strides, dilations = spatial(call, "strides", rank, 1), spatial(call, "dilations", rank, 1)

@@ -12,15 +12,14 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from normdeploy.array_types import Floats
 from normdeploy.graph import compress
-
-Array = npt.NDArray[np.float64]
 
 SMALLEST = float(np.finfo(np.float64).tiny)
 """The smallest number by which float64 can divide."""
 
 
-def varying(array: Array) -> frozenset[int]:
+def varying(array: Floats) -> frozenset[int]:
     """Return the axes along which ``array`` is larger than 1."""
     return frozenset(axis for axis, size in enumerate(array.shape) if size != 1)
 
@@ -34,8 +33,8 @@ class AffineMap:
         shift: likewise.
     """
 
-    scale: Array
-    shift: Array
+    scale: Floats
+    shift: Floats
 
     @classmethod
     def of(cls, scale: npt.ArrayLike, shift: npt.ArrayLike, rank: int) -> AffineMap:
@@ -89,7 +88,7 @@ class AffineMap:
         """Tell whether two maps are equal, number for number."""
         return np.array_equal(self.scale, other.scale) and np.array_equal(self.shift, other.shift)
 
-    def __call__(self, x: Array) -> Array:
+    def __call__(self, x: Floats) -> Floats:
         """Return s * x + t for a constant x."""
         scaled = x if self.no_scale else self.scale * x
         return scaled if self.no_shift else scaled + self.shift

@@ -20,12 +20,13 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from normdeploy.array_types import Floats
 from normdeploy.graph import FLOATS, constant64, is_constant
 from normdeploy.graph.edit import is_read
 from normdeploy.graph.operator_inputs import optional
 from normdeploy.graph.traits import is_standard
 from normdeploy.graph.weight import fixed_weight
-from normdeploy.rewrite.affine.affine_map import AffineMap, Array
+from normdeploy.rewrite.affine.affine_map import AffineMap
 from normdeploy.rewrite.affine.affine_node import affine_map, is_affine
 from normdeploy.rewrite.affine.far_from_zero import DEVIATION, OFFSET, offset_of
 
@@ -90,7 +91,7 @@ def _batch_norm(node: ir.Node) -> Match | NoMatch:
     if node.attributes.get_int("training_mode", 0) or _extra_outputs(node):
         return NoMatch(BATCH_NORM, _TRAINING)
     names = ("scale", "bias", "mean", "variance")
-    arrays: dict[str, Array] = {}
+    arrays: dict[str, Floats] = {}
     for position, name in enumerate(names, start=1):
         array = _parameter(optional(node, position))
         if array is None:
@@ -131,7 +132,7 @@ def _too_small(scale: float) -> str:
     return f"it scales by {scale:.3g}, by which not even float64 can divide: set that scale to 0"
 
 
-def _parameter(value: ir.Value | None) -> Array | None:
+def _parameter(value: ir.Value | None) -> Floats | None:
     """Return a constant, also one that is stored in integers: quantizers write the parameters of norms so."""
     found = constant64(value)
     if found is not None or value is None:

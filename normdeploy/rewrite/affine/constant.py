@@ -8,9 +8,9 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from normdeploy.array_types import Floats
 from normdeploy.graph import constant_tensor, tensor64
 from normdeploy.rewrite.affine import bytes_moved
-from normdeploy.rewrite.affine.affine_map import Array
 from normdeploy.rewrite.affine.replacement import Region
 
 FORMATS = {
@@ -39,13 +39,13 @@ def copy_cost(value: ir.Value | None, reader: ir.Node) -> float:
     return bytes_moved.copy_bytes(value)
 
 
-def storable(dtype: ir.DataType | None, *arrays: Array) -> bool:
+def storable(dtype: ir.DataType | None, *arrays: Floats) -> bool:
     """Tell whether arrays are finite when rounded to a float type (float32 where it is not known)."""
     largest = FORMATS[dtype or ir.DataType.FLOAT][2]
     return all(bool(np.abs(array).max(initial=0.0) <= largest) for array in arrays)
 
 
-def loses_digits(dtype: ir.DataType, array: Array, axes: tuple[int, ...] | None = None) -> npt.NDArray[np.bool_]:
+def loses_digits(dtype: ir.DataType, array: Floats, axes: tuple[int, ...] | None = None) -> npt.NDArray[np.bool_]:
     """Tell of which rows a type holds fewer digits than of others: their numbers are below its normal ones.
 
     Args:
@@ -63,7 +63,7 @@ def loses_digits(dtype: ir.DataType, array: Array, axes: tuple[int, ...] | None 
 
 
 def derive(
-    region: Region, value: ir.Value, transform: Callable[[Array], Array], shape: Sequence[int] | None = None
+    region: Region, value: ir.Value, transform: Callable[[Floats], Floats], shape: Sequence[int] | None = None
 ) -> ir.Value:
     """Register ``transform(value)``, computed in float64 from the exact constant ``value``.
 
@@ -84,7 +84,7 @@ def derive(
     )
 
 
-def along(array: Array, axis: int, size: int) -> Array:
+def along(array: Floats, axis: int, size: int) -> Floats:
     """Return s or t, which varies along ``axis`` only, as a vector of ``size``."""
     return (
         np.array(np.broadcast_to(array.reshape(-1), (size,))) if array.shape[axis] in (1, size) else array.reshape(-1)

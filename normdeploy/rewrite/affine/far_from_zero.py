@@ -20,7 +20,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from normdeploy.rewrite.affine.affine_map import Array
+from normdeploy.array_types import Floats
 from normdeploy.rewrite.affine.affine_node import affine_map, origins_of, written_of
 
 OFFSET = "offset"
@@ -31,7 +31,7 @@ LARGEST = 3.0
 """Largest offset that is folded forward: a bit and a half of 24. Images normalized by ImageNet's statistics have 2."""
 
 
-def offset_of(moved: Array, size: Array) -> float:
+def offset_of(moved: Floats, size: Floats) -> float:
     """Return RMS(moved) / RMS(size); 0 where nothing is moved.
 
     Args:

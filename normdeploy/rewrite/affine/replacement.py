@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 import onnx_ir as ir
 from torch import Tensor
 
+from normdeploy.array_types import Floats
 from normdeploy.graph import Parts, constant_tensor
 from normdeploy.graph.edit import put_exact, rename, take_out, take_place
 from normdeploy.graph.traits import is_standard
-from normdeploy.rewrite.affine.affine_map import Array
 from normdeploy.rewrite.rewrite_context import RewriteContext
 
 
@@ -79,7 +79,7 @@ class Region:
 
     def constant(
         self,
-        compute: Callable[[], Array],
+        compute: Callable[[], Floats],
         shape: Sequence[int],
         dtype: ir.DataType,
         *,

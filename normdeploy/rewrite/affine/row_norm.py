@@ -17,6 +17,7 @@ import numpy as np
 import onnx_ir as ir
 import torch
 
+from normdeploy.array_types import Floats
 from normdeploy.graph import evaluate_node, is_constant, module_path, tensor64
 from normdeploy.graph.edit import is_read, only_reader, share_names
 from normdeploy.graph.exact import FLOATS
@@ -24,7 +25,6 @@ from normdeploy.graph.operator_inputs import array_of, optional, shape_of
 from normdeploy.graph.traits import Trait, has
 from normdeploy.graph.walk import graphs_of
 from normdeploy.rewrite.affine import bytes_moved
-from normdeploy.rewrite.affine.affine_map import Array
 from normdeploy.rewrite.affine.constant import copy_cost
 from normdeploy.rewrite.affine.replacement import Region
 from normdeploy.rewrite.rewrite_context import RewritePass
@@ -61,7 +61,7 @@ class NormTables(RewritePass):
         assert rows is not None
         imports = dict(graph.opset_imports)
 
-        def compute() -> Array:
+        def compute() -> Floats:
             normed = evaluate_node(norm_form, [torch.from_numpy(np.array(tensor64(rows))), *operands],
                                    opset_imports=imports)[0]  # fmt: skip
             return normed.numpy()

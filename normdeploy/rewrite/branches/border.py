@@ -21,13 +21,13 @@ import numpy as np
 import onnx_ir as ir
 import torch
 
+from normdeploy.array_types import Floats
 from normdeploy.errors import GraphError
 from normdeploy.graph import compress, evaluate_node, is_constant, module_path
 from normdeploy.graph.linear_view import linear_of
 from normdeploy.graph.operator_inputs import array_of, dtype_of, optional, required, shape_of
 from normdeploy.graph.traits import is_standard
 from normdeploy.rewrite.affine import AffineMap, affine_map, bytes_moved, is_affine, settle
-from normdeploy.rewrite.affine.affine_map import Array
 from normdeploy.rewrite.affine.constant import along, copy_cost, derive, storable
 from normdeploy.rewrite.affine.far_from_zero import is_far
 from normdeploy.rewrite.affine.replacement import Region
@@ -106,12 +106,12 @@ def _batch(value: ir.Value) -> int:
     return first if isinstance(first, int) else bytes_moved.ASSUMED_DIM
 
 
-def _scaled(reader: ir.Node, mapping: AffineMap) -> Array:
+def _scaled(reader: ir.Node, mapping: AffineMap) -> Floats:
     """Return W with input channel i multiplied by s[i]."""
     return _scaling(reader, mapping)(array_of(required(reader, 1)))
 
 
-def _scaling(reader: ir.Node, mapping: AffineMap) -> Callable[[Array], Array]:
+def _scaling(reader: ir.Node, mapping: AffineMap) -> Callable[[Floats], Floats]:
     linear = linear_of(reader)
     assert linear is not None
     channels = linear.channels(shape_of(required(reader, 1)))
@@ -119,7 +119,7 @@ def _scaling(reader: ir.Node, mapping: AffineMap) -> Callable[[Array], Array]:
     return lambda array: array * factor
 
 
-def _build(region: Region, reader: ir.Node, source: ir.Value, mapping: AffineMap, border: Array | None) -> None:
+def _build(region: Region, reader: ir.Node, source: ir.Value, mapping: AffineMap, border: Floats | None) -> None:
     weight, bias, result = required(reader, 1), optional(reader, 2), reader.outputs[0]
     scaled = weight if mapping.no_scale else derive(region, weight, _scaling(reader, mapping))
     stem = str(weight.name).removesuffix(".weight")
@@ -130,12 +130,12 @@ def _build(region: Region, reader: ir.Node, source: ir.Value, mapping: AffineMap
     if border is None:
         region.same(result, new.outputs[0])
         return
-    array: Array = border
+    array: Floats = border
     constant = region.constant(lambda: array, array.shape, dtype_of(weight), name=f"{stem}.border")
     region.same(result, region.insert("Add", [new.outputs[0], constant], after=new, like=result).outputs[0])
 
 
-def _map(reader: ir.Node, source: ir.Value, mapping: AffineMap) -> Array:
+def _map(reader: ir.Node, source: ir.Value, mapping: AffineMap) -> Floats:
     """Return K [1, O, spatial...], 1 where it does not vary: what the convolution without its bias makes of t."""
     shift = torch.from_numpy(np.array(np.broadcast_to(mapping.shift, [1, *_static_dims(source)])))
     graph = reader.graph

@@ -27,12 +27,12 @@ import numpy as np
 import onnx_ir as ir
 import torch
 
+from normdeploy.array_types import Floats
 from normdeploy.errors import RewriteError
 from normdeploy.graph import evaluate_region, module_path
 from normdeploy.graph.edit import free_name, put_constant, take_out, take_place
 from normdeploy.graph.traits import is_standard
 from normdeploy.graph.walk import graphs_of
-from normdeploy.rewrite.affine.affine_map import Array
 from normdeploy.rewrite.affine.operator_names import describe
 from normdeploy.rewrite.branches.moved_elements import ENDS, WRITES, Border, border_of, chain_to
 from normdeploy.rewrite.branches.operator_as_map import Frame, Reading
@@ -111,7 +111,7 @@ class MovePads(RewritePass):
         return True
 
 
-def _distance(reading: Reading, value: Array) -> float:
+def _distance(reading: Reading, value: Floats) -> float:
     """Return how far a border is from what operators make of zeros, over the size of both."""
     made = np.zeros(reading.map.outs) if reading.map.bias is None else reading.map.bias()
     size = max(float(np.abs(made).max()), float(np.abs(value).max()))

@@ -24,8 +24,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
+from normdeploy.array_types import Floats
 from normdeploy.graph import Parts, Reader
-from normdeploy.rewrite.affine.affine_map import Array
 from normdeploy.rewrite.branches.window import Apart, Place, Sizes, Window
 
 Indices = npt.NDArray[np.intp]
@@ -52,16 +52,16 @@ class LinearMap:
     window: Window
     sizes: Sizes
     open: Callable[[], Reader]
-    bias: Callable[[], Array] | None = None
+    bias: Callable[[], Floats] | None = None
     piecewise: bool = True
 
     @classmethod
     def diagonal(
-        cls, scale: Array, bias: Callable[[], Array] | None = None, *, window: Window, sizes: Sizes
+        cls, scale: Floats, bias: Callable[[], Floats] | None = None, *, window: Window, sizes: Sizes
     ) -> LinearMap:
         """Return the map of each channel by itself, ``scale`` [C] at each tap of ``window``."""
 
-        def rows(start: int, stop: int) -> Array:
+        def rows(start: int, stop: int) -> Floats:
             column = scale[start:stop].reshape(-1, 1, *(1,) * window.rank)
             return np.array(np.broadcast_to(column, (stop - start, 1, *window.size)))
 
@@ -89,7 +89,7 @@ class LinearMap:
         """How many there are per element of y."""
         return math.prod(self.shape[1:])
 
-    def kernel(self) -> Array:
+    def kernel(self) -> Floats:
         """Return K as a whole."""
         return self.open()(0, self.outs)
 
@@ -98,7 +98,7 @@ class LinearMap:
         """K in pieces; None where it is computed as a whole only."""
         return Parts(0, self.open) if self.piecewise else None
 
-    def shifted(self, shift: Callable[[], Array]) -> LinearMap:
+    def shifted(self, shift: Callable[[], Floats]) -> LinearMap:
         """Return y + shift, one number per channel."""
         bias = self.bias
         return replace(self, bias=shift if bias is None else lambda: bias() + shift())
@@ -135,8 +135,8 @@ class LinearMap:
         def load() -> Reader:
             readers = [(item, place, item.open()) for item, place in places]
 
-            def rows(start: int, stop: int) -> Array:
-                total: Array | None = None
+            def rows(start: int, stop: int) -> Floats:
+                total: Floats | None = None
                 for item, place, read in readers:
                     own = read(start, stop)
                     if total is None and item.shape == whole:
@@ -220,7 +220,7 @@ def _composed(second: LinearMap, first: LinearMap, window: Window, group: int) -
         ((..., *tap), (..., *place)) for tap, place in second.window.taps_after(first.window, window)
     ]
 
-    def rows(start: int, stop: int) -> Array:
+    def rows(start: int, stop: int) -> Floats:
         a = inner(start, stop) if second.is_diagonal else inner(0, first.outs)
         if first.is_diagonal and not second.is_diagonal:
             a = _spread(a[:, 0], second)[start:stop]
@@ -232,7 +232,7 @@ def _composed(second: LinearMap, first: LinearMap, window: Window, group: int) -
             result[place] += matrix.reshape(*matrix.shape, *(1,) * window.rank) * a
         return result
 
-    def whole(start: int, stop: int) -> Array:
+    def whole(start: int, stop: int) -> Floats:
         a, b = _regrouped(first, inner, group), _regrouped(second, outer, group)
         columns = a.reshape(group, first.outs // group, -1)
         result = np.zeros((second.outs, first.ins // group, *window.size))
@@ -244,7 +244,7 @@ def _composed(second: LinearMap, first: LinearMap, window: Window, group: int) -
     return rows if first.is_diagonal or second.is_diagonal else whole
 
 
-def _regrouped(item: LinearMap, read: Reader, group: int) -> Array:
+def _regrouped(item: LinearMap, read: Reader, group: int) -> Floats:
     """Return the kernel of a map written with fewer groups."""
     own = read(0, item.outs)
     if item.group == group:
@@ -254,7 +254,7 @@ def _regrouped(item: LinearMap, read: Reader, group: int) -> Array:
     return wide
 
 
-def _bias_after(second: LinearMap, first: LinearMap) -> Array:
+def _bias_after(second: LinearMap, first: LinearMap) -> Floats:
     """Return b + B a."""
     total = np.zeros(second.outs) if second.bias is None else second.bias()
     if first.bias is None:
@@ -268,7 +268,7 @@ def _bias_after(second: LinearMap, first: LinearMap) -> Array:
     return np.asarray(total + (grouped * inputs).sum(axis=2).reshape(-1))
 
 
-def _spread(channels: Array, item: LinearMap) -> Array:
+def _spread(channels: Floats, item: LinearMap) -> Floats:
     """Spread arrays of each input channel [I, ...] over [O, I/g, ...]: (o, j) is channel j of the group of o."""
     grouped = channels.reshape(item.group, 1, item.ins // item.group, *channels.shape[1:])
     wide = np.broadcast_to(grouped, (item.group, item.outs // item.group, *grouped.shape[2:]))

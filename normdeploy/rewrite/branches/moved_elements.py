@@ -14,10 +14,10 @@ import numpy as np
 import onnx_ir as ir
 import torch
 
+from normdeploy.array_types import Floats
 from normdeploy.errors import GraphError
 from normdeploy.graph import FLOATS, constant64, constant_tensor, evaluate_region
 from normdeploy.graph.traits import Trait, has, is_standard
-from normdeploy.rewrite.affine.affine_map import Array
 from normdeploy.rewrite.affine.replacement import in_order
 from normdeploy.rewrite.branches.window import Place
 from normdeploy.rewrite.recognise.trial_sizes import names_of
@@ -42,7 +42,7 @@ class Border:
 
     begin: tuple[int, ...]
     end: tuple[int, ...]
-    value: Array
+    value: Floats
 
 
 def chain_to(last: ir.Node) -> tuple[list[ir.Node], ir.Value] | None:
@@ -111,7 +111,7 @@ def border_of(nodes: Sequence[ir.Node], source: ir.Value, result: ir.Value) -> B
     return found
 
 
-def _around(inner: Array, outer: Array) -> Border | None:
+def _around(inner: Floats, outer: Floats) -> Border | None:
     """Return the border of ``inner`` in ``outer``, both [N, C, spatial...]."""
     corner = np.argwhere(outer == inner.reshape(-1)[0])
     if outer.ndim != inner.ndim or len(corner) != 1 or outer.shape[:2] != inner.shape[:2] or corner[0, :2].any():

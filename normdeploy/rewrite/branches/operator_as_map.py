@@ -14,11 +14,11 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
+from normdeploy.array_types import Floats
 from normdeploy.graph import Reader, constant64, constant_tensor, is_constant, parts64, tensor64
 from normdeploy.graph.linear_view import LINEAR, linear_of
 from normdeploy.graph.operator_inputs import optional, required, shape_of
 from normdeploy.graph.traits import is_standard, kind_of
-from normdeploy.rewrite.affine.affine_map import Array
 from normdeploy.rewrite.affine.affine_node import affine_map, is_affine
 from normdeploy.rewrite.affine.constant import along
 from normdeploy.rewrite.affine.operator_names import describe
@@ -224,7 +224,7 @@ def _bias(node: ir.Node) -> Reading | None:
     return None
 
 
-def vector(value: ir.Value, channels: int) -> Callable[[], Array] | None:
+def vector(value: ir.Value, channels: int) -> Callable[[], Floats] | None:
     """Return a constant that varies along the last axis only as a vector of ``channels``; None if it is not one."""
     tensor = constant_tensor(value)
     if tensor is None or not is_constant(value):

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
+from normdeploy.array_types import Floats
 from normdeploy.graph.linear_view import linear_of
 from normdeploy.graph.operator_inputs import dtype_of, optional, required
-from normdeploy.rewrite.affine.affine_map import Array
 from normdeploy.rewrite.affine.constant import storable
 from normdeploy.rewrite.affine.replacement import Region
 from normdeploy.rewrite.branches.operator_as_map import Frame, Reading
@@ -85,7 +85,7 @@ def _product(region: Region, reading: Reading, result: ir.Value, after: ir.Node)
 def _matrix(region: Region, reading: Reading, *, transposed: bool) -> ir.Value:
     mapping, weight = reading.map, required(main_node(reading), 1)
 
-    def stored() -> Array:
+    def stored() -> Floats:
         kernel = mapping.kernel()
         return kernel if transposed else np.ascontiguousarray(kernel.T)
 

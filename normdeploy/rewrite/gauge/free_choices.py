@@ -12,16 +12,17 @@ from dataclasses import dataclass, field
 import numpy as np
 import onnx_ir as ir
 
+from normdeploy.array_types import Floats
 from normdeploy.graph.operator_inputs import optional
 from normdeploy.graph.weight import fixed_weight
-from normdeploy.rewrite.gauge.expression_rows import Floats, Ints
+from normdeploy.rewrite.gauge.equations.expression_rows import Ints
+from normdeploy.rewrite.gauge.equations.signs import Flags8
+from normdeploy.rewrite.gauge.equations.substitute import roots, values
+from normdeploy.rewrite.gauge.equations.system import System
 from normdeploy.rewrite.gauge.gauge import Gauge
 from normdeploy.rewrite.gauge.operator_edit import Solution
 from normdeploy.rewrite.gauge.rules import rule_of
 from normdeploy.rewrite.gauge.rules.oriented_product import product_of
-from normdeploy.rewrite.gauge.signs import Flags8
-from normdeploy.rewrite.gauge.substitute import roots, values
-from normdeploy.rewrite.gauge.system import System
 from normdeploy.rewrite.gauge.ties import Ties
 
 _COPY = 100.0

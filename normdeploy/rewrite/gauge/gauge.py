@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from normdeploy.rewrite.gauge.expression_rows import Floats, Ints
+from normdeploy.array_types import Floats
+from normdeploy.rewrite.gauge.equations.expression_rows import Ints
 
 MOST_CELLS = 1 << 18
 """Cells of one value; where an operator would need more, its operands' cells are tied."""

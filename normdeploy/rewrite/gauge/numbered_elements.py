@@ -14,11 +14,12 @@ import onnx_ir as ir
 import torch
 from torch import Tensor
 
+from normdeploy.array_types import Floats
 from normdeploy.errors import RewriteError
 from normdeploy.graph import FLOATS, constant64, constant_tensor, evaluate_node, module_path
 from normdeploy.graph.edit import is_read
 from normdeploy.graph.traits import Trait, has
-from normdeploy.rewrite.gauge.expression_rows import Floats, Ints
+from normdeploy.rewrite.gauge.equations.expression_rows import Ints
 from normdeploy.rewrite.gauge.operator_edit import Edit, Solution
 from normdeploy.rewrite.rewrite_context import TOLERANCE
 

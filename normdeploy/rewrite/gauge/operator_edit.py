@@ -13,11 +13,11 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from normdeploy.array_types import Floats
 from normdeploy.graph import ExactTensor, Parts, constant_tensor
 from normdeploy.graph.edit import constant_of, drop_if_unread, free_name, rename, take_place
 from normdeploy.rewrite.affine import bytes_moved as cost
 from normdeploy.rewrite.affine.affine_node import forget_written
-from normdeploy.rewrite.gauge.expression_rows import Floats
 from normdeploy.rewrite.gauge.gauge import Gauge
 from normdeploy.rewrite.gauge.ties import Ties
 

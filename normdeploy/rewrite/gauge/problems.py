@@ -18,8 +18,8 @@ from normdeploy.rewrite.affine.constant import holds_less
 from normdeploy.rewrite.affine.far_from_zero import is_centred
 from normdeploy.rewrite.affine.operator_names import describe
 from normdeploy.rewrite.gauge.changed_values import component, nearest_maps, owners, takers_of
+from normdeploy.rewrite.gauge.conflicts.reasons import Reason
 from normdeploy.rewrite.gauge.operator_edit import Edit, Refused, Solution
-from normdeploy.rewrite.gauge.reasons import Reason
 from normdeploy.rewrite.gauge.removal_plan import Plan
 from normdeploy.rewrite.gauge.rules import rule_of
 from normdeploy.rewrite.gauge.shift_limits import burdens, divided_by_zero, far, inexact, undecided

@@ -16,7 +16,7 @@ from collections.abc import Callable
 import onnx_ir as ir
 
 from normdeploy.graph import FLOATS, constant_tensor
-from normdeploy.rewrite.gauge.edit_check import Check, checks_of, require_borders
+from normdeploy.rewrite.gauge.checks.edit_check import Check, checks_of, require_borders
 from normdeploy.rewrite.gauge.operator_edit import Edit, Solution
 from normdeploy.rewrite.gauge.problems import written_operators
 from normdeploy.rewrite.gauge.stated_ties import build

@@ -19,10 +19,10 @@ from normdeploy.rewrite.affine import bytes_moved
 from normdeploy.rewrite.affine.affine_node import affine_map, is_affine, origins_of
 from normdeploy.rewrite.affine.far_from_zero import is_centred, is_far
 from normdeploy.rewrite.affine.operators_of_map import passes_now
+from normdeploy.rewrite.gauge.conflicts.reasons import Reason, reason_of_conflict
 from normdeploy.rewrite.gauge.free_choices import choose
 from normdeploy.rewrite.gauge.operator_edit import Edit, Solution
 from normdeploy.rewrite.gauge.reached import Reached, is_one_for_rows
-from normdeploy.rewrite.gauge.reasons import Reason, reason_of_conflict
 from normdeploy.rewrite.gauge.rules.maps import dissolve, unburdened
 from normdeploy.rewrite.gauge.rules.oriented_product import product_of
 from normdeploy.rewrite.gauge.stated_ties import build

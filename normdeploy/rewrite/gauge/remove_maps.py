@@ -35,10 +35,10 @@ from normdeploy.rewrite.affine.affine_node import (
 )
 from normdeploy.rewrite.affine.far_from_zero import is_centred
 from normdeploy.rewrite.gauge.changed_values import takers_of
-from normdeploy.rewrite.gauge.edit_check import Check, checks_of, require_borders
+from normdeploy.rewrite.gauge.checks.edit_check import Check, checks_of, require_borders
+from normdeploy.rewrite.gauge.conflicts.reasons import Reason
 from normdeploy.rewrite.gauge.problems import burdened, dear, decentred, narrowed, written
 from normdeploy.rewrite.gauge.reached import ends_of
-from normdeploy.rewrite.gauge.reasons import Reason
 from normdeploy.rewrite.gauge.removal_plan import Plan, Search, halves_of, saved
 from normdeploy.rewrite.gauge.rules.elementwise import is_relu
 from normdeploy.rewrite.gauge.rules.stored_bias import WHOLE_STEPS, has_stored_bias

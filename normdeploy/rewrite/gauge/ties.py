@@ -9,12 +9,13 @@ from functools import cached_property
 import numpy as np
 import onnx_ir as ir
 
+from normdeploy.array_types import Floats
 from normdeploy.graph import FLOATS, constant_tensor
 from normdeploy.graph.operator_inputs import optional
 from normdeploy.rewrite.affine.axes import Dims, dims_of
-from normdeploy.rewrite.gauge.expression_rows import Floats, Ints, Rows
+from normdeploy.rewrite.gauge.equations.expression_rows import Ints, Rows
+from normdeploy.rewrite.gauge.equations.system import Mark, System
 from normdeploy.rewrite.gauge.gauge import Gauge
-from normdeploy.rewrite.gauge.system import Mark, System
 
 Marks = tuple[Mark, Mark]
 """What holds of scales and of shifts at some time."""

@@ -17,12 +17,12 @@ import numpy as np
 import onnx_ir as ir
 import torch
 
+from normdeploy.array_types import Floats
 from normdeploy.errors import RewriteError
 from normdeploy.graph import FLOATS, evaluate_region, module_path
 from normdeploy.graph.edit import take_out_unread, take_place
 from normdeploy.graph.linear_view import linear_of
 from normdeploy.graph.traits import is_standard
-from normdeploy.rewrite.affine.affine_map import Array
 from normdeploy.rewrite.affine.affine_node import settle
 from normdeploy.rewrite.affine.operator_names import describe
 from normdeploy.rewrite.integer.inner_quantizer import leads_to_quantizer
@@ -146,7 +146,7 @@ class OnIntegers(RewritePass):
         columns = (-1,) + (1,) * (rank - 1 - layer.axis % max(rank, 1))
         value = writer.cast(sums, dtype)
         for op_type, numbers, name in (("Mul", layer.map.scale, "steps"), ("Add", layer.map.shift, "bias")):
-            array: Array = np.array([float(number) for number in numbers]).reshape(columns)
+            array: Floats = np.array([float(number) for number in numbers]).reshape(columns)
             if (array != (1.0 if op_type == "Mul" else 0.0)).any():
                 value = writer.make(op_type, [value, writer.real(array, dtype, name)], dtype, result.shape)
         _take_place(value, result)

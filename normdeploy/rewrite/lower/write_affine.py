@@ -14,10 +14,11 @@ from functools import partial
 import numpy as np
 import onnx_ir as ir
 
+from normdeploy.array_types import Floats
 from normdeploy.graph.edit import put_exact, take_out, take_place
 from normdeploy.graph.exact import tensor64
 from normdeploy.graph.walk import graphs_of, nodes_of
-from normdeploy.rewrite.affine.affine_map import AffineMap, Array
+from normdeploy.rewrite.affine.affine_map import AffineMap
 from normdeploy.rewrite.affine.affine_node import (
     Step,
     affine_map,
@@ -134,7 +135,7 @@ def _batch_norm(graph: ir.Graph, node: ir.Node, mapping: AffineMap) -> ir.Value:
     return _new(graph, node, "BatchNormalization", [x, *constants], epsilon=0.0)
 
 
-def _spread(array: Array, size: int) -> Array:
+def _spread(array: Floats, size: int) -> Floats:
     return np.array(np.broadcast_to(array.reshape(-1), (size,)))
 
 

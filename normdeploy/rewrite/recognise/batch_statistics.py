@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import onnx_ir as ir
 import torch
 
@@ -19,8 +17,6 @@ from normdeploy.rewrite.recognise.hypothesis import Norm
 from normdeploy.rewrite.recognise.largest_norm import best_of
 from normdeploy.rewrite.recognise.norm_region import GraphRegions
 from normdeploy.rewrite.recognise.trial_sizes import names_of
-
-Array = npt.NDArray[Any]
 
 REASON = (
     "it normalizes with the statistics of the batch it is given, so one sample's output depends on its companions; "

@@ -31,9 +31,10 @@ from dataclasses import replace
 import numpy as np
 import onnx_ir as ir
 
+from normdeploy.array_types import Floats
 from normdeploy.rewrite.affine.constant import loses_digits
 from normdeploy.rewrite.recognise.builder import Builder
-from normdeploy.rewrite.recognise.hypothesis import Array, Blocks, Norm
+from normdeploy.rewrite.recognise.hypothesis import Blocks, Norm
 
 Dim = int | ir.SymbolicDim
 
@@ -128,7 +129,7 @@ def _emit_in_float32(norm: Norm, x: ir.Value, builder: Builder, *, instance: boo
     return builder.op("Cast", [result], to=int(half))
 
 
-def _full(values: Array, axis: int, dims: list[Dim]) -> Array | None:
+def _full(values: Floats, axis: int, dims: list[Dim]) -> Floats | None:
     """Return an affine constant in the full normalized shape; None if it varies outside of it or that is dynamic."""
     inner = [dim for dim in dims[axis:] if isinstance(dim, int)]
     if len(inner) < len(dims) - axis or any(size != 1 for size in values.shape[:axis]):

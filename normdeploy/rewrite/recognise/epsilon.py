@@ -12,7 +12,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from normdeploy.rewrite.recognise.hypothesis import Array, Norm
+from normdeploy.array_types import Floats
+from normdeploy.rewrite.recognise.hypothesis import Norm
 
 _SMALLEST, _LARGEST = -20.0, 3.0  # decades of input scale between which an epsilon is looked for
 _BRACKET = 0.25  # decades
@@ -29,7 +30,7 @@ class _Response:
         plain: the normalization at large inputs, with its scale of full shape.
     """
 
-    def __init__(self, f: Callable[[Array], Array], p: Array, plain: Norm) -> None:
+    def __init__(self, f: Callable[[Floats], Floats], p: Floats, plain: Norm) -> None:
         self._f, self._shape = f, p.shape
         self._axes = plain.blocks.split_axes()
         inner_shape = plain.blocks.split_shape(p.shape)
@@ -41,14 +42,14 @@ class _Response:
         self.alive = self._power > 0
         self.count = int(self.alive.sum())
 
-    def at(self, decades: Array) -> tuple[Array, Array]:
+    def at(self, decades: Floats) -> tuple[Floats, Floats]:
         """Return standard deviations, and 1 / phi in units of them; inf where the shift swamps the odd part.
 
         Args:
             decades: logarithms of input scales, any number; they are dealt out to the blocks, a round at a time.
         """
-        spreads: list[Array] = []
-        ratios: list[Array] = []
+        spreads: list[Floats] = []
+        ratios: list[Floats] = []
         for start in range(0, len(decades), self.count):
             dealt = np.resize(decades[start : start + self.count], self.count)
             scales = np.ones(self.alive.shape)
@@ -65,7 +66,7 @@ class _Response:
         return np.concatenate(spreads), np.concatenate(ratios)
 
 
-def find_epsilon(f: Callable[[Array], Array], p: Array, plain: Norm) -> tuple[bool, float] | None:
+def find_epsilon(f: Callable[[Floats], Floats], p: Floats, plain: Norm) -> tuple[bool, float] | None:
     """Return whether epsilon is outside the root, and its value; None where neither form holds.
 
     Args:

@@ -17,9 +17,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
-Array = npt.NDArray[np.float64]
+from normdeploy.array_types import Floats
 
 
 @dataclass(frozen=True)
@@ -74,8 +73,8 @@ class Norm:
     centred: bool
     outside: bool
     epsilon: float
-    scale: Array
-    shift: Array
+    scale: Floats
+    shift: Floats
     correction: int = 0
 
     def in_units_of(self, count: int) -> Norm:
@@ -84,7 +83,7 @@ class Norm:
         epsilon = self.epsilon * (np.sqrt(ratio) if self.outside else ratio)
         return replace(self, epsilon=float(epsilon), scale=self.scale * np.sqrt(ratio), correction=1)
 
-    def normalize(self, x: Array) -> tuple[Array, Array]:
+    def normalize(self, x: Floats) -> tuple[Floats, Floats]:
         """Return the normalized values before scale and shift, and each block's condition m^2 / (v + epsilon)."""
         shape = x.shape
         inner = x.reshape(self.blocks.split_shape(shape))
@@ -102,7 +101,7 @@ class Norm:
         return normal.reshape(shape), condition
 
 
-def factor_of(variance: Array, epsilon: float, *, outside: bool) -> Array:
+def factor_of(variance: Floats, epsilon: float, *, outside: bool) -> Floats:
     """Return what the centred values are multiplied by."""
-    result: Array = 1.0 / (np.sqrt(variance) + epsilon) if outside else 1.0 / np.sqrt(variance + epsilon)
+    result: Floats = 1.0 / (np.sqrt(variance) + epsilon) if outside else 1.0 / np.sqrt(variance + epsilon)
     return result

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import onnx_ir as ir
 
+from normdeploy.array_types import Floats
 from normdeploy.errors import GraphError
 from normdeploy.graph import round_once
 from normdeploy.graph.operators.evaluation_limits import TooMuchError
@@ -15,7 +16,7 @@ from normdeploy.graph.traits import Trait, has
 from normdeploy.rewrite.recognise.builder import Builder
 from normdeploy.rewrite.recognise.clamps import clamp_of
 from normdeploy.rewrite.recognise.emit import INSTANCE_TYPES, emit
-from normdeploy.rewrite.recognise.hypothesis import Array, Norm
+from normdeploy.rewrite.recognise.hypothesis import Norm
 from normdeploy.rewrite.recognise.norm_region import GraphRegions, Region
 from normdeploy.rewrite.recognise.probe import Probe
 from normdeploy.rewrite.recognise.solve import (
@@ -34,7 +35,7 @@ _GROUPED = frozenset({"GroupNormalization", "MeanVarianceNormalization"})
 _SAME = 1e-12  # relative; the solved scale and shift carry a few float64 rounding errors
 
 
-_Row = tuple[ir.Value, Array, Array, Array, Array]
+_Row = tuple[ir.Value, Floats, Floats, Floats, Floats]
 """A value at 1e8 p, -1e8 p, 1e9 p and -1e9 p."""
 
 
@@ -197,7 +198,7 @@ def _search(region: Region, rng: np.random.Generator) -> Found | Missed | None:
     return Missed(region, solved[-1][0], f"the nearest normalization differs by {nearest:.1e} times what is allowed")
 
 
-def _with_its_own_core(probe: Probe, last: _Row, p: Array, known: Core, rng: np.random.Generator) -> Found | None:
+def _with_its_own_core(probe: Probe, last: _Row, p: Floats, known: Core, rng: np.random.Generator) -> Found | None:
     """Return the furthest value as a normalization of its own: one around an operator may have another epsilon.
 
     So it is with epsilon outside the root, written as LayerNormalization and what its 1/s repairs.
@@ -223,7 +224,7 @@ def _distances(probe: Probe, hopeful: list[tuple[ir.Value, Norm]], rng: np.rando
     return worst
 
 
-def _solve_core(probe: Probe, row: _Row, p: Array) -> Core | None:
+def _solve_core(probe: Probe, row: _Row, p: Floats) -> Core | None:
     with np.errstate(all="ignore"):
         return find_core(lambda x: probe.run(x, [row[0]])[0], p, row[1], row[2])
 
@@ -240,7 +241,7 @@ def _collapse(norm: Norm, y: ir.Value) -> Norm | None:
     return replace(norm, scale=scale, shift=shift)
 
 
-def _constant_axes(values: Array, tolerance: Array) -> Array:
+def _constant_axes(values: Floats, tolerance: Floats) -> Floats:
     for axis in range(values.ndim):
         first, of_first = values.take([0], axis=axis), tolerance.take([0], axis=axis)
         if (np.abs(values - first) <= tolerance + of_first).all():
@@ -248,7 +249,7 @@ def _constant_axes(values: Array, tolerance: Array) -> Array:
     return values
 
 
-def _snap(values: Array, dtype: ir.DataType | None, size: Array | float) -> Array:
+def _snap(values: Floats, dtype: ir.DataType | None, size: Floats | float) -> Floats:
     """Undo the solver's float64 rounding where the exact value must have been one the stored type can hold."""
     near = values.astype(np.float32).astype(np.float64)
     if dtype in (ir.DataType.FLOAT16, ir.DataType.BFLOAT16) and dtype is not None:

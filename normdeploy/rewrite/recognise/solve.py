@@ -21,10 +21,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from normdeploy.array_types import Floats
 from normdeploy.rewrite.recognise.epsilon import find_epsilon
-from normdeploy.rewrite.recognise.hypothesis import Array, Blocks, Norm
+from normdeploy.rewrite.recognise.hypothesis import Blocks, Norm
 
-Function = Callable[[Array], Array]
+Function = Callable[[Floats], Floats]
 
 TOLERANCE = 1e-10
 """Largest distance between hypothesis and region, relative to the block's largest normalized value."""
@@ -43,7 +44,7 @@ class Core:
     epsilon: float = 0.0
 
 
-def pattern(shape: tuple[int, ...], rng: np.random.Generator) -> Array:
+def pattern(shape: tuple[int, ...], rng: np.random.Generator) -> Floats:
     """Return values of magnitude 1 to 2 whose sign alternates along every axis: no element is near its block's mean."""
     parity = np.zeros(shape, dtype=np.int64)
     for axis, size in enumerate(shape):
@@ -51,7 +52,7 @@ def pattern(shape: tuple[int, ...], rng: np.random.Generator) -> Array:
     return np.where(parity % 2 == 0, 1.0, -1.0) * rng.uniform(1.0, 2.0, shape)
 
 
-def ignores_scale(large: tuple[Array, Array], larger: tuple[Array, Array]) -> bool:
+def ignores_scale(large: tuple[Floats, Floats], larger: tuple[Floats, Floats]) -> bool:
     """Tell whether a function's odd part is there and the same at two large scales (step 1).
 
     Args:
@@ -72,7 +73,7 @@ def ignores_scale(large: tuple[Array, Array], larger: tuple[Array, Array]) -> bo
     )
 
 
-def find_blocks(f: Function, p: Array) -> Blocks | None:
+def find_blocks(f: Function, p: Floats) -> Blocks | None:
     """Return the block structure of a function (step 2), or None where it is none of ours."""
     base = f(p)
     centre = tuple(size // 2 for size in p.shape)
@@ -102,7 +103,7 @@ def find_blocks(f: Function, p: Array) -> Blocks | None:
     return blocks if blocks.count(p.shape) > 1 else None
 
 
-def find_core(f: Function, p: Array, base: Array, minus: Array) -> Core | None:
+def find_core(f: Function, p: Floats, base: Floats, minus: Floats) -> Core | None:
     """Return block structure, centring and epsilon of a function (steps 2 to 5), or None.
 
     Args:
@@ -130,7 +131,7 @@ def find_core(f: Function, p: Array, base: Array, minus: Array) -> Core | None:
     return core
 
 
-def affine_from(plus: Array, minus: Array, p: Array, core: Core) -> Norm | None:
+def affine_from(plus: Floats, minus: Floats, p: Floats, core: Core) -> Norm | None:
     """Return the normalization with scale and shift solved for (step 4); they are of x's full shape.
 
     Args:
@@ -146,7 +147,7 @@ def affine_from(plus: Array, minus: Array, p: Array, core: Core) -> Norm | None:
     return replace(bare, scale=(plus - minus) / 2 / normal, shift=(plus + minus) / 2)
 
 
-def disagreement(y: Array, x: Array, norm: Norm) -> float:
+def disagreement(y: Floats, x: Floats, norm: Norm) -> float:
     """Return the largest distance between values and hypothesis in units of what is allowed; NaN counts as inf.
 
     Allowed is a part of what each place's own scale makes of its block's largest normalized value: a place with a small
@@ -167,7 +168,7 @@ def disagreement(y: Array, x: Array, norm: Norm) -> float:
     return float("inf") if np.isnan(ratio).any() else float(ratio.max())
 
 
-def trials(norm: Norm, shape: tuple[int, ...], rng: np.random.Generator) -> Iterator[Array]:
+def trials(norm: Norm, shape: tuple[int, ...], rng: np.random.Generator) -> Iterator[Floats]:
     """Yield the random inputs of step 6; the first has blocks of all kinds."""
     knee = norm.epsilon if norm.outside else float(np.sqrt(norm.epsilon))
     knee = knee or 1.0

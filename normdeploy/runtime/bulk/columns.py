@@ -11,8 +11,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from normdeploy.array_types import Array
 from normdeploy.errors import InputError, UsageError
-from normdeploy.ort.specs import Array, TensorSpec
+from normdeploy.ort.specs import TensorSpec
 from normdeploy.runtime.bulk.source import Block, fitted
 
 

@@ -11,10 +11,11 @@ from typing import get_args
 import numpy as np
 import pyarrow as pa
 
+from normdeploy.array_types import Array
 from normdeploy.errors import InputError, UsageError
 from normdeploy.images import Filter, Resize, decode_image
 from normdeploy.ort.machine import usable_cores
-from normdeploy.ort.specs import Array, TensorSpec
+from normdeploy.ort.specs import TensorSpec
 from normdeploy.runtime.bulk.source import Block, Part, ranges
 
 

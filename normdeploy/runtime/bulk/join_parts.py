@@ -17,8 +17,9 @@ import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 from numpy.lib import format as npy
 
+from normdeploy.array_types import Array
 from normdeploy.errors import InputError, UsageError
-from normdeploy.ort.specs import Array, TensorSpec
+from normdeploy.ort.specs import TensorSpec
 from normdeploy.runtime.bulk.predict_part import ROW, Results, read_part
 
 

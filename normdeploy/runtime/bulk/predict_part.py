@@ -14,9 +14,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from normdeploy.array_types import Array
 from normdeploy.errors import InputError
 from normdeploy.files import put_in_place, storage
-from normdeploy.ort.specs import Array
 from normdeploy.runtime.bulk.source import Block, Part, Source
 from normdeploy.runtime.predictor import Predictor
 from normdeploy.runtime.sample_rows import join

@@ -17,10 +17,10 @@ from typing import Any, Protocol
 import numpy as np
 import pyarrow as pa
 
+from normdeploy.array_types import Array
 from normdeploy.errors import InputError
 from normdeploy.files import storage
 from normdeploy.images import SUFFIXES
-from normdeploy.ort.specs import Array
 from normdeploy.runtime.casting import cast, expectation
 
 _KINDS = {".npy": "npy", ".npz": "npz", ".csv": "csv", ".parquet": "parquet", **dict.fromkeys(SUFFIXES, "images")}

@@ -25,17 +25,17 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from normdeploy.array_types import Floats
 from normdeploy.graph.linear_view import Form, linear_of
 from normdeploy.graph.weight import fixed_weight
+from normdeploy.rewrite.gauge.equations.substitute import roots, values
 from normdeploy.rewrite.gauge.gauge import Gauge
 from normdeploy.rewrite.gauge.operator_edit import Solution
 from normdeploy.rewrite.gauge.regauge import regauge
-from normdeploy.rewrite.gauge.substitute import roots, values
 from normdeploy.rewrite.gauge.ties import Ties
 from normdeploy.rewrite.infer import infer_missing_types
 from normdeploy.rewrite.rewrite_context import RewriteContext
 
-Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
 _SWEEPS = 20

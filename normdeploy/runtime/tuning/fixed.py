@@ -11,9 +11,10 @@ from dataclasses import replace
 
 import numpy as np
 
+from normdeploy.array_types import Array
 from normdeploy.errors import InputError
 from normdeploy.ort.settings import OPENVINO_PLUGIN, OPENVINO_RUNTIME
-from normdeploy.ort.specs import Array, TensorSpec
+from normdeploy.ort.specs import TensorSpec
 from normdeploy.runtime.backend import Backend
 from normdeploy.runtime.feeds import fill_up
 from normdeploy.runtime.fixed_shapes import made_for

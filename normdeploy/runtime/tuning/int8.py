@@ -19,12 +19,12 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
+from normdeploy.array_types import Array
 from normdeploy.graph.onnx_files import strip_inner_shapes
 from normdeploy.graph.shape_inference import infer_shapes
 from normdeploy.onnxfile.model import whole_proto
 from normdeploy.ort.byte_products import saturates
 from normdeploy.ort.machine import Machine
-from normdeploy.ort.specs import Array
 from normdeploy.rewrite.lower.gemm_over_rows import join_biases
 from normdeploy.runtime.tuning.equalize import equalize
 from normdeploy.runtime.tuning.half_precision import quiet

@@ -19,11 +19,11 @@ from typing import Any
 import numpy as np
 from torch import nn
 
+from normdeploy.array_types import Array
 from normdeploy.budget import Budget
 from normdeploy.errors import InputError, UsageError
 from normdeploy.graph import load_graph
 from normdeploy.intervals import Interval
-from normdeploy.ort.specs import Array
 from normdeploy.verification.bounds.noise import NoisyGraph
 from normdeploy.verification.family_case import Case, make_case
 from normdeploy.verification.judging.outputs import hold_against

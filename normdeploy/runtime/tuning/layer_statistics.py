@@ -25,11 +25,11 @@ import onnx_ir as ir
 import torch
 from torch import Tensor
 
+from normdeploy.array_types import Array
 from normdeploy.graph import Evaluator, constant64
 from normdeploy.graph.edit import put_constant
 from normdeploy.graph.linear_view import Linear, layer_of
 from normdeploy.graph.traits import is_standard
-from normdeploy.ort.specs import Array
 
 Correction = Literal["", "means", "statistics"]
 _INT32 = np.iinfo(np.int32)

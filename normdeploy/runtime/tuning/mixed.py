@@ -15,9 +15,9 @@ from pathlib import Path
 
 import numpy as np
 
+from normdeploy.array_types import Array
 from normdeploy.budget import relative_error
 from normdeploy.ort.settings import Settings
-from normdeploy.ort.specs import Array
 from normdeploy.runtime.backend import open_backend
 from normdeploy.runtime.tuning.int8 import Int8Recipe, Quantizer
 from normdeploy.runtime.tuning.judge import Outcome

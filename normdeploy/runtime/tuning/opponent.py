@@ -10,11 +10,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from normdeploy.array_types import Array
 from normdeploy.errors import in_one_line
 from normdeploy.ort.machine import reduced_precision, this_machine, usable_cores
 from normdeploy.ort.providers import find_providers
 from normdeploy.ort.settings import OPENVINO_RUNTIME, Settings
-from normdeploy.ort.specs import Array
 from normdeploy.runtime.backend import open_backend
 from normdeploy.runtime.latency import fair_turn, measure_latency
 from normdeploy.runtime.module_peers import COMPILED, ModuleContestant, torch_threads
@@ -119,7 +119,7 @@ def against_compiler(
     Returns:
         a trial for each, "skipped", whose reason says its time over the plan's.
     """
-    from normdeploy.exporting.mode import evaluation_mode
+    from normdeploy.exporting.module.mode import evaluation_mode
 
     trials = []
     for count in threads:

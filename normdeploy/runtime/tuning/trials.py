@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from normdeploy.array_types import Array
 from normdeploy.errors import in_one_line
 from normdeploy.ort.settings import Settings
-from normdeploy.ort.specs import Array
 from normdeploy.runtime.backend import Backend, open_backend
 from normdeploy.runtime.latency import fair_turn, measure_latency
 from normdeploy.runtime.plan import Trial

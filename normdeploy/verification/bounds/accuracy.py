@@ -7,12 +7,11 @@ from collections.abc import Callable
 
 import onnx_ir as ir
 
+from normdeploy.array_types import Shape
 from normdeploy.graph.bodies import BODIES
 from normdeploy.graph.linear_view import Form, linear_of
 from normdeploy.graph.operators.sequences import SEQUENCES
 from normdeploy.graph.traits import Trait, has, is_standard
-
-Shape = tuple[int, ...]
 
 FUNCTIONS: dict[str, tuple[float, float]] = {
     "Sigmoid": (3.0, 1.0),

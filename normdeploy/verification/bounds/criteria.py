@@ -19,8 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-Array = npt.NDArray[np.generic]
-Floats = npt.NDArray[np.float64]
+from normdeploy.array_types import Array, Floats
 
 
 @dataclass(frozen=True)

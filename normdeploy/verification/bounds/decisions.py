@@ -20,6 +20,7 @@ import onnx_ir as ir
 import torch
 from torch import Tensor
 
+from normdeploy.array_types import Array
 from normdeploy.graph import constant_tensor
 from normdeploy.graph.evaluate import StandIn
 from normdeploy.graph.operator_evaluation import evaluate_node
@@ -27,7 +28,7 @@ from normdeploy.graph.traits import Trait, has, is_standard
 from normdeploy.graph.walk import bodies_of
 from normdeploy.verification.bounds.accuracy import rounds
 from normdeploy.verification.sides.exact_agreement import is_float
-from normdeploy.verification.sides.flat_values import Array, Feeds
+from normdeploy.verification.sides.flat_values import Feeds
 
 if TYPE_CHECKING:
     from normdeploy.verification.bounds.noise import NoisyGraph

@@ -26,6 +26,7 @@ import onnx_ir as ir
 import torch
 from torch import Tensor
 
+from normdeploy.array_types import Array, Arrays
 from normdeploy.graph import FLOATS, Evaluator, ExactTensor, constant_tensor, tensor64
 from normdeploy.graph.evaluate import StandIn
 from normdeploy.graph.operator_evaluation import promote
@@ -37,7 +38,7 @@ from normdeploy.verification.bounds.cancellation import condensed, is_looked_at,
 from normdeploy.verification.bounds.counts import counting
 from normdeploy.verification.bounds.decisions import arithmetic_before, decides, held, held_nodes, representable
 from normdeploy.verification.bounds.noise_hook import NoiseHook
-from normdeploy.verification.sides.flat_values import SMALLEST_NORMAL, Array, Arrays, Feeds, to_numpy
+from normdeploy.verification.sides.flat_values import SMALLEST_NORMAL, Feeds, to_numpy
 
 _PATTERN = 1 << 18
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from normdeploy.verification.sides.flat_values import Array
+from normdeploy.array_types import Array
 
 Measure = Callable[[int, int], Iterator[Sequence[Array]]]
 """Makes runs, given their number and seed; yields with each what S is at least, per output, whatever those that are

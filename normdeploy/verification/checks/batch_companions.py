@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from normdeploy.array_types import Array
 from normdeploy.errors import GraphError
 from normdeploy.verification.bounds.criteria import Bounds, rms
 from normdeploy.verification.check_context import Context
@@ -13,7 +14,7 @@ from normdeploy.verification.record.answers import Check, Question, Status
 from normdeploy.verification.samples.family import Kind
 from normdeploy.verification.samples.ranges import batch_name
 from normdeploy.verification.sides.exact_agreement import is_float
-from normdeploy.verification.sides.flat_values import Array, Feeds
+from normdeploy.verification.sides.flat_values import Feeds
 from normdeploy.verification.sides.two_sides import Refused
 
 

@@ -9,16 +9,16 @@ from itertools import islice, zip_longest
 import numpy as np
 import onnx_ir as ir
 
+from normdeploy.array_types import Shape
 from normdeploy.errors import GraphError
 from normdeploy.graph.exact import constant_tensor
 from normdeploy.graph.operator_evaluation import OPERATOR_ERRORS
 from normdeploy.verification.bounds.criteria import rms
 from normdeploy.verification.check_context import Context
-from normdeploy.verification.derivation.checked_side import Shape
 from normdeploy.verification.derivation.checker import check_derivation, unchanged
-from normdeploy.verification.derivation.operands import kind
-from normdeploy.verification.derivation.plainly import written_plainly
-from normdeploy.verification.derivation.report import Report, Row
+from normdeploy.verification.derivation.related.report import Report, Row
+from normdeploy.verification.derivation.side.operands import kind
+from normdeploy.verification.derivation.side.plainly import written_plainly
 from normdeploy.verification.hints import PLAIN, Hints
 from normdeploy.verification.record.answers import Check, Question, Status
 from normdeploy.verification.record.measured import Confirmed, OpenOperator

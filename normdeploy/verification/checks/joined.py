@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from normdeploy.array_types import Array, Arrays
 from normdeploy.errors import GraphError
 from normdeploy.verification.bounds.spread import Spread
 from normdeploy.verification.check_context import Context
@@ -19,7 +20,6 @@ from normdeploy.verification.evaluation_cost import SINGLE
 from normdeploy.verification.family_case import Case
 from normdeploy.verification.judging.outputs import hold_against
 from normdeploy.verification.samples.family import Family
-from normdeploy.verification.sides.flat_values import Array, Arrays
 from normdeploy.verification.sides.two_sides import Refused
 
 _FEW = 2

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from normdeploy.array_types import Arrays
 from normdeploy.errors import GraphError
 from normdeploy.verification.check_context import Context
 from normdeploy.verification.evaluation_cost import SINGLE
@@ -16,7 +17,6 @@ from normdeploy.verification.samples.families import make_families
 from normdeploy.verification.samples.family import Family, Kind, holding, removing, user_families, without_numbers
 from normdeploy.verification.samples.ranges import batch_name, resized
 from normdeploy.verification.sides.exact_agreement import is_float, nowhere_finite
-from normdeploy.verification.sides.flat_values import Arrays
 from normdeploy.verification.sides.two_sides import Refused
 
 _ALWAYS = 1

@@ -9,6 +9,7 @@ from functools import partial
 import numpy as np
 import onnx_ir as ir
 
+from normdeploy.array_types import Array, Arrays
 from normdeploy.errors import GraphError
 from normdeploy.verification.check_context import Context
 from normdeploy.verification.evaluation_cost import counted_by_sizes
@@ -18,7 +19,7 @@ from normdeploy.verification.record.answers import Check, Question, Status
 from normdeploy.verification.sides.double import Seen
 from normdeploy.verification.sides.ensemble import RUNS, EnsembleReference
 from normdeploy.verification.sides.exact_agreement import plural, signature_problems
-from normdeploy.verification.sides.flat_values import UNIT_ROUNDOFF, Array, Arrays
+from normdeploy.verification.sides.flat_values import UNIT_ROUNDOFF
 from normdeploy.verification.sides.output_pairs import match_outputs
 from normdeploy.verification.sides.two_sides import EagerReference, Refused, TracedReference
 

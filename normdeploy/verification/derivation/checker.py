@@ -29,38 +29,39 @@ from dataclasses import replace
 import numpy as np
 import onnx_ir as ir
 
+from normdeploy.array_types import Shape
 from normdeploy.errors import GraphError
 from normdeploy.graph.derivation import Derivation, Hint, dataflow_keys
 from normdeploy.graph.inlining import inline_functions
 from normdeploy.graph.operator_evaluation import OPERATOR_ERRORS
-from normdeploy.verification.derivation.absorbing import confirm_affine, confirm_norm
-from normdeploy.verification.derivation.affine_laws import back, step_of
-from normdeploy.verification.derivation.analytic import confirm_analytic
-from normdeploy.verification.derivation.beyond import alike_beyond
-from normdeploy.verification.derivation.carrying_laws import confirm_carried
-from normdeploy.verification.derivation.checked_side import Shape, Side
-from normdeploy.verification.derivation.control_flow import confirm_bodies
-from normdeploy.verification.derivation.element_moves import confirm_moved
 from normdeploy.verification.derivation.gauges import Claim
-from normdeploy.verification.derivation.hinted_values import Hinted
-from normdeploy.verification.derivation.linear_laws import confirm_linear
-from normdeploy.verification.derivation.moved_back import further
-from normdeploy.verification.derivation.movement import first_moved
-from normdeploy.verification.derivation.on_integers import OnIntegers
-from normdeploy.verification.derivation.operands import kind
-from normdeploy.verification.derivation.over_rows import laws_over_rows, over_rows_nearby
-from normdeploy.verification.derivation.recurrent_laws import confirm_recurrent
-from normdeploy.verification.derivation.relation import Finding, Proof, Relation, Target, identity
-from normdeploy.verification.derivation.report import Report, Row, rows_behind
-from normdeploy.verification.derivation.same_operator import confirm_cast, confirm_same
-from normdeploy.verification.derivation.stored_rounding import Wrong
-from normdeploy.verification.derivation.tables import confirm_table
+from normdeploy.verification.derivation.integers.on_integers import OnIntegers
+from normdeploy.verification.derivation.integers.uniform import confirm_quantizer
+from normdeploy.verification.derivation.laws.absorbing import confirm_affine, confirm_norm
+from normdeploy.verification.derivation.laws.carrying_laws import confirm_carried
+from normdeploy.verification.derivation.laws.control_flow import confirm_bodies
+from normdeploy.verification.derivation.laws.element_moves import confirm_moved
+from normdeploy.verification.derivation.laws.linear_laws import confirm_linear
+from normdeploy.verification.derivation.laws.moved_back import further
+from normdeploy.verification.derivation.laws.recurrent_laws import confirm_recurrent
+from normdeploy.verification.derivation.laws.same_operator import confirm_cast, confirm_same
+from normdeploy.verification.derivation.laws.tables import confirm_table
+from normdeploy.verification.derivation.laws.written import confirm_written
+from normdeploy.verification.derivation.regions.analytic import confirm_analytic
+from normdeploy.verification.derivation.regions.over_rows import laws_over_rows, over_rows_nearby
+from normdeploy.verification.derivation.related.hinted_values import Hinted
+from normdeploy.verification.derivation.related.relation import Finding, Proof, Relation, Target, identity
+from normdeploy.verification.derivation.related.report import Report, Row, rows_behind
+from normdeploy.verification.derivation.related.stored_rounding import Wrong
+from normdeploy.verification.derivation.related.unrounded import Constants
+from normdeploy.verification.derivation.related.waiting import shifted
+from normdeploy.verification.derivation.side.affine_laws import back, step_of
+from normdeploy.verification.derivation.side.beyond import alike_beyond
+from normdeploy.verification.derivation.side.checked_side import Side
+from normdeploy.verification.derivation.side.movement import first_moved
+from normdeploy.verification.derivation.side.operands import kind
+from normdeploy.verification.derivation.side.value_facts import fed_alike
 from normdeploy.verification.derivation.to_be_seen import ShownBySamples
-from normdeploy.verification.derivation.uniform import confirm_quantizer
-from normdeploy.verification.derivation.unrounded import Constants
-from normdeploy.verification.derivation.value_facts import fed_alike
-from normdeploy.verification.derivation.waiting import shifted
-from normdeploy.verification.derivation.written import confirm_written
 
 _ABSORBING = (confirm_affine, confirm_linear, confirm_table, confirm_written, confirm_norm, confirm_quantizer)
 """Laws of operators whose constants take up what their result is scaled and shifted by."""
@@ -98,11 +99,10 @@ def unchanged(source: ir.Model) -> Derivation:
 
 
 def _flat(model: ir.Model) -> ir.Model:
-    if not model.functions:
-        return model
-    copy = model.clone()
-    inline_functions(copy)
-    return copy
+    if model.functions:
+        model = model.clone()
+        inline_functions(model)
+    return model
 
 
 class _Checker:

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import onnx_ir as ir
 
-Array = npt.NDArray[Any]
-Floats = npt.NDArray[np.float64]
+from normdeploy.array_types import Array, Floats
 
 NOISE = 1e-12
 """Float64's own rounding over a few operations, relative to the largest term of a sum."""

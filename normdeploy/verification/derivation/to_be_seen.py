@@ -13,13 +13,13 @@ import onnx_ir as ir
 
 from normdeploy.graph.traits import Trait, has
 from normdeploy.graph.walk import values_read
-from normdeploy.verification.derivation.beyond import NO_END, decides
-from normdeploy.verification.derivation.body_graphs import bodies_of
-from normdeploy.verification.derivation.checked_side import Side
-from normdeploy.verification.derivation.operands import inputs_of, kind
-from normdeploy.verification.derivation.relation import Relation
-from normdeploy.verification.derivation.report import Row
-from normdeploy.verification.derivation.zero_guards import meets_a_pole
+from normdeploy.verification.derivation.related.relation import Relation
+from normdeploy.verification.derivation.related.report import Row
+from normdeploy.verification.derivation.side.beyond import NO_END, decides
+from normdeploy.verification.derivation.side.body_graphs import bodies_of
+from normdeploy.verification.derivation.side.checked_side import Side
+from normdeploy.verification.derivation.side.operands import inputs_of, kind
+from normdeploy.verification.derivation.side.zero_guards import meets_a_pole
 
 
 class ShownBySamples:

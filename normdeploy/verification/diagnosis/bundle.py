@@ -22,6 +22,7 @@ import onnx
 import onnx_ir as ir
 from onnx import numpy_helper
 
+from normdeploy.array_types import Array
 from normdeploy.errors import GraphError, UsageError
 from normdeploy.files import storage
 from normdeploy.graph import bare_proto
@@ -29,7 +30,6 @@ from normdeploy.ort.byte_products import product_entries
 from normdeploy.ort.levels import LEVEL_NAMES
 from normdeploy.ort.settings import CPU
 from normdeploy.unfinished import private_folder
-from normdeploy.verification.sides.flat_values import Array
 from normdeploy.verification.sides.sessions import RUNTIMES, Setting
 
 _RUN = '''"""Rerun this failure: python run.py. Prints the largest error per output; exits with 1 above a bound."""

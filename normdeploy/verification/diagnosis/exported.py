@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import onnx_ir as ir
 
+from normdeploy.array_types import Array, Arrays
 from normdeploy.graph import Evaluator, module_path
 from normdeploy.verification.bounds.criteria import rms
 from normdeploy.verification.check_context import Context
@@ -15,7 +16,7 @@ from normdeploy.verification.diagnosis.bundle import write_bundle
 from normdeploy.verification.family_case import Case
 from normdeploy.verification.record.answers import Localization
 from normdeploy.verification.sides.exact_agreement import is_float
-from normdeploy.verification.sides.flat_values import UNIT_ROUNDOFF, Array, Arrays, run_evaluator
+from normdeploy.verification.sides.flat_values import UNIT_ROUNDOFF, run_evaluator
 from normdeploy.verification.sides.sessions import Setting
 from normdeploy.verification.sides.subgraph import subgraph
 

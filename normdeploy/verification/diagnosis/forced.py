@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import onnx_ir as ir
 
+from normdeploy.array_types import Array, Arrays
 from normdeploy.errors import GraphError
 from normdeploy.graph import Evaluator, bare_proto, module_path
 from normdeploy.verification.bounds.criteria import rms
@@ -22,7 +23,7 @@ from normdeploy.verification.diagnosis.exported import MOST_VALUES
 from normdeploy.verification.family_case import Case
 from normdeploy.verification.record.answers import Localization
 from normdeploy.verification.sides.exact_agreement import is_float
-from normdeploy.verification.sides.flat_values import SMALLEST_NORMAL, UNIT_ROUNDOFF, Array, Arrays, run_evaluator
+from normdeploy.verification.sides.flat_values import SMALLEST_NORMAL, UNIT_ROUNDOFF, run_evaluator
 from normdeploy.verification.sides.sessions import Setting, open_session, run_session
 from normdeploy.verification.sides.subgraph import subgraph
 from normdeploy.verification.sides.subject import Subject

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from normdeploy.array_types import Array
 from normdeploy.errors import GraphError
 from normdeploy.verification.check_context import Context
 from normdeploy.verification.diagnosis.exported import first_bad_value
@@ -22,7 +23,6 @@ from normdeploy.verification.judging.float64_outputs import logic_problems
 from normdeploy.verification.judging.outputs import hold_against
 from normdeploy.verification.mutation.closest_mutant import likeliest
 from normdeploy.verification.record.answers import Localization, Side
-from normdeploy.verification.sides.flat_values import Array
 from normdeploy.verification.sides.sessions import Setting
 
 

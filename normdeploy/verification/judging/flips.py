@@ -21,6 +21,7 @@ from typing import Protocol
 import numpy as np
 import onnx_ir as ir
 
+from normdeploy.array_types import Array
 from normdeploy.errors import GraphError
 from normdeploy.graph import Evaluator, constant64
 from normdeploy.graph.operators.narrow_types import NARROW_FLOATS, quantized_type
@@ -28,7 +29,7 @@ from normdeploy.graph.traits import is_dequantizer, is_quantizer, is_standard
 from normdeploy.verification.family_case import Case
 from normdeploy.verification.judging.outputs import OutputResult, hold_against
 from normdeploy.verification.sides.biases import rounded_biases
-from normdeploy.verification.sides.flat_values import Array, Feeds, run_evaluator
+from normdeploy.verification.sides.flat_values import Feeds, run_evaluator
 from normdeploy.verification.sides.grids import flipped, quantizes, turned
 from normdeploy.verification.sides.sessions import Setting
 

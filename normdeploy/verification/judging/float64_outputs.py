@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from normdeploy.array_types import Array
 from normdeploy.verification.bounds.criteria import CONSTANTS
 from normdeploy.verification.family_case import Case
 from normdeploy.verification.judging.outputs import hold_against
-from normdeploy.verification.sides.flat_values import Array
 
 LOGIC = replace(CONSTANTS, rms=3.0, peak=6.0)
 """Constants for float64 runs of rounded weights: there is no runtime to allow for."""

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from normdeploy.array_types import Array
 from normdeploy.verification.bounds.criteria import Judgement, judge
 from normdeploy.verification.family_case import Case
 from normdeploy.verification.sides.exact_agreement import exact_differences, is_float, nonfinite_problems
-from normdeploy.verification.sides.flat_values import Array
 
 _DOUBTFUL = 4.0
 """Ratio of error to bound up to which S is measured anew: a few runs may have drawn it small in one of many blocks."""

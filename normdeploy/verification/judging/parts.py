@@ -22,6 +22,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
+from normdeploy.array_types import Array, Arrays
 from normdeploy.errors import GraphError
 from normdeploy.graph import bare_proto, module_path, weight_bytes
 from normdeploy.graph.fixed_values import fixed_nodes
@@ -30,7 +31,7 @@ from normdeploy.verification.bounds.noise import NoisyGraph
 from normdeploy.verification.family_case import make_case
 from normdeploy.verification.judging.outputs import hold_against
 from normdeploy.verification.samples.family import Family
-from normdeploy.verification.sides.flat_values import Array, Arrays, Feeds
+from normdeploy.verification.sides.flat_values import Feeds
 from normdeploy.verification.sides.part_reference import PartReference
 from normdeploy.verification.sides.sessions import Setting, open_session, run_session
 from normdeploy.verification.sides.subgraph import opened, subgraph

@@ -10,10 +10,11 @@ import math
 
 import numpy as np
 
+from normdeploy.array_types import Array
 from normdeploy.verification.bounds.criteria import rms
 from normdeploy.verification.bounds.noise import NoisyGraph
 from normdeploy.verification.family_case import Case
-from normdeploy.verification.sides.flat_values import UNIT_ROUNDOFF, Array
+from normdeploy.verification.sides.flat_values import UNIT_ROUNDOFF
 
 _FORMATS: tuple[tuple[float, float, str], ...] = ((6.5, 9.5, "bfloat16 has 8"), (9.5, 12.5, "float16 and TF32 have 11"))
 """(from, to, what it is) in bits of mantissa, hidden bit included."""

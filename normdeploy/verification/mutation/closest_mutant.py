@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from normdeploy.array_types import Array
 from normdeploy.verification.bounds.criteria import rms
 from normdeploy.verification.check_context import Context
 from normdeploy.verification.family_case import Case
 from normdeploy.verification.mutation.mutants import Mutant, Site
 from normdeploy.verification.mutation.rerun import CleanRun, site_groups
 from normdeploy.verification.sides.exact_agreement import is_float
-from normdeploy.verification.sides.flat_values import Array
 
 _CLOSE = 0.1
 """A mutant is named if it leaves at most this share of the error unexplained."""

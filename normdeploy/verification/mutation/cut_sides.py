@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from normdeploy.array_types import Array, Arrays
 from normdeploy.graph import Evaluator, bare_proto
 from normdeploy.verification.bounds.noise import NoisyGraph
 from normdeploy.verification.check_context import Context
 from normdeploy.verification.family_case import Case, make_case
 from normdeploy.verification.samples.family import Family
-from normdeploy.verification.sides.flat_values import Array, Arrays, Feeds, run_evaluator
+from normdeploy.verification.sides.flat_values import Feeds, run_evaluator
 from normdeploy.verification.sides.part_reference import PartReference
 from normdeploy.verification.sides.sessions import Setting, open_session, run_session
 

@@ -14,6 +14,7 @@ from functools import partial
 
 import torch
 
+from normdeploy.array_types import Array
 from normdeploy.graph import Evaluator, weight_bytes
 from normdeploy.verification.check_context import Context
 from normdeploy.verification.evaluation_cost import SINGLE, elements
@@ -22,7 +23,6 @@ from normdeploy.verification.mutation.derivative import Sensitivities, needed
 from normdeploy.verification.mutation.mutants import Site
 from normdeploy.verification.mutation.proofs import prove
 from normdeploy.verification.mutation.rerun import CleanRun, Target, difference_ratio
-from normdeploy.verification.sides.flat_values import Array
 
 _RANDOM_BELOW = 5.0
 """An estimate that is further below the bound than this is no reason to run a mutant on that family."""

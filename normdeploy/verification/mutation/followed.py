@@ -13,6 +13,7 @@ import numpy as np
 import onnx_ir as ir
 from torch import Tensor
 
+from normdeploy.array_types import Array
 from normdeploy.errors import GraphError
 from normdeploy.graph import FLOATS
 from normdeploy.verification.check_context import Context
@@ -24,7 +25,7 @@ from normdeploy.verification.mutation.watched_sites import SiteWatch
 from normdeploy.verification.sides.call_record import CallRecord
 from normdeploy.verification.sides.double import Seen
 from normdeploy.verification.sides.exact_agreement import is_float
-from normdeploy.verification.sides.flat_values import Array, Feeds, to_numpy
+from normdeploy.verification.sides.flat_values import Feeds, to_numpy
 from normdeploy.verification.sides.two_sides import EagerReference
 
 Result = TypeVar("Result")

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from normdeploy.array_types import Array
 from normdeploy.graph import Evaluator
 from normdeploy.verification.bounds.criteria import rms
 from normdeploy.verification.family_case import Case
@@ -21,7 +22,7 @@ from normdeploy.verification.mutation.mutants import Mutant, Site
 from normdeploy.verification.samples.families import small_spread_first
 from normdeploy.verification.samples.ranges import InputRange
 from normdeploy.verification.sides.exact_agreement import is_float
-from normdeploy.verification.sides.flat_values import Array, to_numpy
+from normdeploy.verification.sides.flat_values import to_numpy
 
 _CANCELLED = 1e-11
 """Largest change of an output's element over its channel's RMS: float64's rounding through a deep network, and four

@@ -20,6 +20,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from normdeploy.array_types import Array
 from normdeploy.errors import GraphError
 from normdeploy.graph import Evaluator
 from normdeploy.verification.check_context import Context
@@ -39,7 +40,6 @@ from normdeploy.verification.samples.families import make_families, small_spread
 from normdeploy.verification.samples.family import Family, Kind
 from normdeploy.verification.samples.ranges import InputRange
 from normdeploy.verification.sides.exact_agreement import plural, shortened
-from normdeploy.verification.sides.flat_values import Array
 from normdeploy.verification.sides.kernels import one_pass_variance
 
 _EACH = 3 + 8 * SINGLE

@@ -10,10 +10,11 @@ import onnx_ir as ir
 import torch
 from torch import Tensor
 
+from normdeploy.array_types import Array, Floats
 from normdeploy.graph import Evaluator, constant_tensor
 from normdeploy.graph.evaluate import Hook, StandIn
 from normdeploy.graph.walk import bodies_of
-from normdeploy.verification.bounds.criteria import Bounds, Floats, judge_error
+from normdeploy.verification.bounds.criteria import Bounds, judge_error
 from normdeploy.verification.check_context import Context
 from normdeploy.verification.family_case import Case
 from normdeploy.verification.mutation.mutant_sites import sites_of
@@ -21,7 +22,7 @@ from normdeploy.verification.mutation.mutants import Apply, Mutant, Site
 from normdeploy.verification.mutation.mutate_affine import affine_sites, epsilon_sites
 from normdeploy.verification.record.answers import Killer, MutantReport
 from normdeploy.verification.sides.exact_agreement import is_float
-from normdeploy.verification.sides.flat_values import Array, to_numpy
+from normdeploy.verification.sides.flat_values import to_numpy
 
 
 class CleanRun:

@@ -11,9 +11,10 @@ import onnx_ir as ir
 import torch
 from torch import Tensor
 
+from normdeploy.array_types import Array
 from normdeploy.graph import Evaluator, constant_tensor
 from normdeploy.verification.bounds.criteria import rms
-from normdeploy.verification.sides.flat_values import Array, Feeds, to_numpy
+from normdeploy.verification.sides.flat_values import Feeds, to_numpy
 
 _CANDIDATES = 48
 """How far above a site its entries are looked for, in values."""

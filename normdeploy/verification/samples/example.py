@@ -6,12 +6,12 @@ from collections.abc import Mapping
 
 import onnx_ir as ir
 
+from normdeploy.array_types import Arrays
 from normdeploy.errors import InputError
 from normdeploy.graph.onnx_files import declared
 from normdeploy.ort.made_inputs import make_inputs
 from normdeploy.ort.specs import TensorSpec
 from normdeploy.verification.samples.roles import hides_scores
-from normdeploy.verification.sides.flat_values import Arrays
 
 
 def example_from_file(model: ir.Model, *, seed: int = 0, sizes: Mapping[str, int] | None = None) -> Arrays:

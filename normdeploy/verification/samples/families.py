@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
+from normdeploy.array_types import Array, Arrays
 from normdeploy.verification.samples import masks
 from normdeploy.verification.samples.family import Family, Kind
 from normdeploy.verification.samples.ranges import InputRange, batch_name, resized
-from normdeploy.verification.sides.flat_values import Array, Arrays
 
 Fill = Callable[[np.random.Generator, tuple[int, ...]], Any]
 

@@ -9,10 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from normdeploy.array_types import Arrays
 from normdeploy.errors import InputError
 from normdeploy.verification.samples.ranges import InputRange
 from normdeploy.verification.sides.exact_agreement import is_float
-from normdeploy.verification.sides.flat_values import Arrays, as_array
+from normdeploy.verification.sides.flat_values import as_array
 
 
 class Kind(Enum):

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
+from normdeploy.array_types import Array
 from normdeploy.verification.samples.ranges import InputRange
-from normdeploy.verification.sides.flat_values import Array
 
 Rows = Callable[[np.random.Generator, int, int], Array]
 """(generator, rows, length) -> booleans of that shape."""

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from normdeploy.array_types import Array
 from normdeploy.errors import InputError
 from normdeploy.graph import constant_tensor
 from normdeploy.graph.traits import Trait, has, is_standard
 from normdeploy.verification.samples.guards import compared_with_infinity, guarded, looked_at_for_nan
 from normdeploy.verification.samples.roles import hides_scores
-from normdeploy.verification.sides.flat_values import Array
 
 _FORWARDS = Trait.MOVES | Trait.CONVERTS
 _ARITHMETIC = frozenset({"Add", "Sub", "Mul", "Neg", "Abs", "Min", "Max", "Sum", "Sign", "Concat", "Where"})

@@ -19,10 +19,11 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
 
+from normdeploy.array_types import Array
 from normdeploy.nn.promoted import LOW_FLOATS
 from normdeploy.verification.sides.double import is_in_place
 from normdeploy.verification.sides.exact_agreement import is_float
-from normdeploy.verification.sides.flat_values import UNIT_ROUNDOFF, Array, Feeds
+from normdeploy.verification.sides.flat_values import UNIT_ROUNDOFF, Feeds
 from normdeploy.verification.sides.two_sides import EagerReference
 
 RUNS = 12

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from normdeploy.verification.sides.flat_values import Array
+from normdeploy.array_types import Array
 
 
 def signature_problems(expected: Sequence[Array], got: Sequence[Array], names: Sequence[str]) -> list[str]:

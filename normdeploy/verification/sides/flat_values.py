@@ -7,17 +7,15 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from normdeploy.array_types import Array, Arrays
 from normdeploy.errors import InputError
-from normdeploy.exporting.forward import flatten_arguments
+from normdeploy.exporting.module.forward import flatten_arguments
 from normdeploy.graph import Evaluator
 
-Array = npt.NDArray[Any]
 Feeds = Mapping[str, Array]
-Arrays = dict[str, Array]
 
 UNIT_ROUNDOFF: dict[str, float] = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
 SMALLEST_NORMAL: dict[str, float] = {

@@ -12,6 +12,7 @@ import numpy as np
 import onnx_ir as ir
 import torch
 
+from normdeploy.array_types import Arrays
 from normdeploy.errors import GraphError
 from normdeploy.graph import Evaluator, input_names, load_graph, save_graph
 from normdeploy.graph.operators.qonnx import QONNX
@@ -19,7 +20,7 @@ from normdeploy.graph.traits import is_standard
 from normdeploy.rewrite.infer import infer_missing_types
 from normdeploy.rewrite.qonnx_to_standard import LowerQonnx
 from normdeploy.verification.sides.exact_agreement import is_float
-from normdeploy.verification.sides.flat_values import UNIT_ROUNDOFF, Arrays, Feeds, run_evaluator
+from normdeploy.verification.sides.flat_values import UNIT_ROUNDOFF, Feeds, run_evaluator
 from normdeploy.verification.sides.grids import unquantized
 from normdeploy.verification.sides.kernels import known_kernels
 from normdeploy.verification.sides.sessions import Setting, open_session, require_run, run_session

@@ -1,7 +1,7 @@
 """The logarithm of a sigmoid or a softmax as the number it is, where float64 would have lost it.
 
 log(sigmoid(-1000)) is -1000, and log(0) in float64. The exporter writes both as one operator that does not lose it
-(:func:`normdeploy.exporting.translations.log`), and the reference in float64 stands for real numbers.
+(:func:`normdeploy.exporting.translations.translation_table.log`), and the reference in float64 stands for real numbers.
 """
 
 from __future__ import annotations

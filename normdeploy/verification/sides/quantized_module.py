@@ -19,7 +19,8 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
-from normdeploy.exporting.quantizers import Arithmetic, Grid, QuantizerMode, rounded, spread
+from normdeploy.exporting.quantized.quantizer_mode import QuantizerMode
+from normdeploy.exporting.quantized.quantizers import Arithmetic, Grid, rounded, spread
 
 
 class _Constants(TorchFunctionMode):

@@ -12,10 +12,10 @@ from collections.abc import Iterable
 import numpy as np
 import onnx_ir as ir
 
+from normdeploy.array_types import Array
 from normdeploy.graph import constant64, constant_tensor
 from normdeploy.graph.operators.narrow_types import ENDS, quantized_type
 from normdeploy.graph.traits import is_quantizer, kind_of
-from normdeploy.verification.sides.flat_values import Array
 from normdeploy.verification.sides.grids import RESULT_ZERO
 
 _SAME = 1e-5

@@ -6,10 +6,10 @@ from collections.abc import Collection, Mapping, Sequence, Set
 
 import onnx_ir as ir
 
+from normdeploy.array_types import Array
 from normdeploy.graph import constant_tensor
 from normdeploy.graph.fixed_values import fixed_nodes
 from normdeploy.graph.walk import values_read
-from normdeploy.verification.sides.flat_values import Array
 
 
 def opened(model: ir.Model, names: Collection[str]) -> ir.Model:

@@ -11,9 +11,9 @@ import torch
 from torch import nn
 
 from normdeploy.exporting.eager import uncompiled
-from normdeploy.exporting.forward import flatten_outputs
-from normdeploy.exporting.ieee import ieee_float32
-from normdeploy.exporting.mode import evaluation_mode
+from normdeploy.exporting.module.forward import flatten_outputs
+from normdeploy.exporting.module.ieee import ieee_float32
+from normdeploy.exporting.module.mode import evaluation_mode
 from normdeploy.graph import Evaluator
 from normdeploy.nn.contents import Contents, state_of
 from normdeploy.nn.object_walk import Snapshot

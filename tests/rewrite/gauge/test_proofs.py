@@ -16,7 +16,7 @@ import pytest
 
 from normdeploy.rewrite.affine.affine_node import is_affine
 from normdeploy.rewrite.affine.operator_names import describe
-from normdeploy.rewrite.gauge.reasons import Reason
+from normdeploy.rewrite.gauge.conflicts.reasons import Reason
 from normdeploy.rewrite.gauge.remove_maps import MoveAffine
 from normdeploy.rewrite.pipeline import transform, understand
 from normdeploy.rewrite.rewrite_context import RewriteContext

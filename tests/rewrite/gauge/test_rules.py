@@ -21,13 +21,13 @@ from reference_operators import OPERATORS, evaluate
 from normdeploy.graph import AFFINE_DOMAIN, FLOATS, constant_tensor
 from normdeploy.rewrite.affine.affine_map import AffineMap
 from normdeploy.rewrite.affine.affine_node import new_affine
-from normdeploy.rewrite.gauge.expression_rows import Rows
+from normdeploy.rewrite.gauge.equations.expression_rows import Rows
+from normdeploy.rewrite.gauge.equations.substitute import values
+from normdeploy.rewrite.gauge.equations.system import System
 from normdeploy.rewrite.gauge.gauge import Gauge
 from normdeploy.rewrite.gauge.operator_edit import Edit, Solution
 from normdeploy.rewrite.gauge.rules import RULES, rule_of
 from normdeploy.rewrite.gauge.stated_ties import build
-from normdeploy.rewrite.gauge.substitute import values
-from normdeploy.rewrite.gauge.system import System
 from normdeploy.rewrite.gauge.ties import Ties
 
 settings.register_profile(

@@ -12,7 +12,7 @@ from normdeploy.graph import Evaluator
 from normdeploy.rewrite import rewrite
 from normdeploy.rewrite.affine import bytes_moved
 from normdeploy.rewrite.affine.affine_node import is_affine
-from normdeploy.rewrite.gauge.reasons import Reason
+from normdeploy.rewrite.gauge.conflicts.reasons import Reason
 from normdeploy.rewrite.gauge.removal_plan import Plan, Search
 from normdeploy.rewrite.gauge.stated_ties import build
 from normdeploy.rewrite.pipeline import RecogniseAffine, understand

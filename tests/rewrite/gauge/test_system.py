@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from normdeploy.rewrite.gauge import expression_rows as rows_module
-from normdeploy.rewrite.gauge.expression_rows import Rows, combined
-from normdeploy.rewrite.gauge.substitute import roots, values
-from normdeploy.rewrite.gauge.system import Conflict, System
+from normdeploy.rewrite.gauge.equations import expression_rows as rows_module
+from normdeploy.rewrite.gauge.equations.expression_rows import Rows, combined
+from normdeploy.rewrite.gauge.equations.substitute import roots, values
+from normdeploy.rewrite.gauge.equations.system import Conflict, System
 
 settings.register_profile("system", deadline=None, max_examples=100)
 settings.load_profile("system")

@@ -14,12 +14,12 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from normdeploy.array_types import Floats
 from normdeploy.graph import constant64, constant_tensor
 from normdeploy.graph.operator_inputs import array_of, optional, required
 from normdeploy.graph.weight import Weight
 from normdeploy.rewrite.affine.constant import FORMATS
 from normdeploy.rewrite.affine.operator_names import describe
-from normdeploy.rewrite.gauge.expression_rows import Floats
 from normdeploy.rewrite.gauge.operator_edit import Edit, Refused
 
 

@@ -18,12 +18,12 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
+from normdeploy.array_types import Floats
 from normdeploy.graph import constant_tensor, is_constant
 from normdeploy.graph.linear_view import Channels, Form, Linear, linear_of
 from normdeploy.graph.operator_inputs import array_of, optional
 from normdeploy.graph.traits import is_standard
 from normdeploy.graph.weight import Weight, fixed_weight
-from normdeploy.rewrite.gauge.expression_rows import Floats
 from normdeploy.rewrite.gauge.gauge import Gauge, fixed
 from normdeploy.rewrite.gauge.operator_edit import Edit
 from normdeploy.rewrite.gauge.rules.stored_bias import move_stored_bias, stored_bias, with_stored_bias

@@ -13,6 +13,7 @@ from functools import partial
 import numpy as np
 import onnx_ir as ir
 
+from normdeploy.array_types import Floats
 from normdeploy.graph import compress
 from normdeploy.rewrite.affine import bytes_moved
 from normdeploy.rewrite.affine.affine_map import AffineMap
@@ -20,11 +21,11 @@ from normdeploy.rewrite.affine.affine_node import affine_map
 from normdeploy.rewrite.affine.constant import storable
 from normdeploy.rewrite.affine.operator_names import describe
 from normdeploy.rewrite.affine.operators_of_map import passes, passes_now
-from normdeploy.rewrite.gauge.expression_rows import Floats, Rows
+from normdeploy.rewrite.gauge.equations.expression_rows import Rows
+from normdeploy.rewrite.gauge.equations.system import Conflict
 from normdeploy.rewrite.gauge.gauge import Gauge
 from normdeploy.rewrite.gauge.operator_edit import Edit, Refused
 from normdeploy.rewrite.gauge.rules.weights import VANISHES, divided, require_no_zero_undone
-from normdeploy.rewrite.gauge.system import Conflict
 from normdeploy.rewrite.gauge.ties import Tie, Ties
 
 VANISHING = 2.0**-200

@@ -19,7 +19,7 @@ from normdeploy.graph import constant64
 from normdeploy.graph.edit import is_read
 from normdeploy.graph.operator_inputs import optional, required, shape_of
 from normdeploy.rewrite.affine.axes import Dims, dims_of
-from normdeploy.rewrite.gauge.expression_rows import Ints
+from normdeploy.rewrite.gauge.equations.expression_rows import Ints
 from normdeploy.rewrite.gauge.gauge import MOST_CELLS, Gauge, common, fixed
 from normdeploy.rewrite.gauge.numbered_elements import moved
 from normdeploy.rewrite.gauge.ties import Tie, Ties, known_dims

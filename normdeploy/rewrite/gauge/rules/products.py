@@ -19,11 +19,11 @@ import math
 import numpy as np
 import onnx_ir as ir
 
+from normdeploy.array_types import Floats
 from normdeploy.graph import compress
 from normdeploy.graph.operator_inputs import array_of, optional, required
 from normdeploy.graph.weight import Weight
 from normdeploy.rewrite.affine.axes import dims_of
-from normdeploy.rewrite.gauge.expression_rows import Floats
 from normdeploy.rewrite.gauge.gauge import Gauge
 from normdeploy.rewrite.gauge.operator_edit import Edit
 from normdeploy.rewrite.gauge.rules import einsum

@@ -19,12 +19,12 @@ import math
 import numpy as np
 import onnx_ir as ir
 
+from normdeploy.array_types import Floats
 from normdeploy.graph import constant_tensor
 from normdeploy.graph.linear_view import Form, Linear, layer_of
 from normdeploy.graph.operator_inputs import array_of, required
 from normdeploy.graph.weight import Weight, fixed_weight
 from normdeploy.rewrite.affine.operator_names import describe
-from normdeploy.rewrite.gauge.expression_rows import Floats
 from normdeploy.rewrite.gauge.gauge import Gauge
 from normdeploy.rewrite.gauge.operator_edit import Edit, Refused
 from normdeploy.rewrite.gauge.rules.integers import range_of, requantize

@@ -13,13 +13,13 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from normdeploy.array_types import Floats
 from normdeploy.graph import ExactTensor, compress, constant_tensor, parts64, tensor64
 from normdeploy.graph.operator_inputs import optional
 from normdeploy.graph.weight import Weight
 from normdeploy.rewrite.affine.affine_node import affine_map, is_affine
 from normdeploy.rewrite.affine.constant import FORMATS, loses_digits, storable
 from normdeploy.rewrite.affine.operator_names import describe
-from normdeploy.rewrite.gauge.expression_rows import Floats
 from normdeploy.rewrite.gauge.operator_edit import Edit, Refused
 from normdeploy.rewrite.gauge.rules.integers import requantize
 

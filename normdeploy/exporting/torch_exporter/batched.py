@@ -1,0 +1,172 @@
+"""``torch.onnx.export`` as it is called here, with as much of the batch dynamic as the model allows."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from contextlib import suppress
+from itertools import combinations
+from typing import Any
+
+import torch
+from torch import nn
+
+from normdeploy.errors import TraceError
+from normdeploy.exporting.eager import uncompiled
+from normdeploy.exporting.torch_exporter.dynamic_shapes import Spec, batch_shapes, widened
+from normdeploy.exporting.torch_exporter.exporter_shortcuts import exporter_shortcuts
+from normdeploy.exporting.torch_exporter.known_messages import known_messages_silenced
+from normdeploy.exporting.torch_exporter.naming import give_names_once
+from normdeploy.exporting.torch_exporter.second_trace import second_trace_where_needed
+from normdeploy.exporting.torch_exporter.signature_tables import signature_tables_kept
+from normdeploy.exporting.torch_exporter.sizes_held import holds_the_examples_sizes
+from normdeploy.exporting.torch_exporter.trace_errors import cause_of, explain, fixed_by
+from normdeploy.exporting.translations.complex_translations import COMPLEX, complex_numbers_translated
+from normdeploy.exporting.translations.translation_table import translations
+
+_FIXED_TOGETHER = 2  # inputs that are tried as fixed at once: each set of them is a run of the model
+
+
+def export_program(model: nn.Module, tensors: list[torch.Tensor], specs: list[Spec], opset: int | None) -> Any:
+    """Call torch's exporter, without its optimizer and with our translations, on flat tensors of these dimensions."""
+    with (
+        known_messages_silenced(),
+        signature_tables_kept(),
+        second_trace_where_needed(),
+        exporter_shortcuts(),
+        complex_numbers_translated(),
+    ):
+        _forget_how_recurrent_layers_ran()
+        program = torch.onnx.export(
+            _by_its_forward(model),
+            tuple(tensors),
+            dynamo=True,
+            optimize=False,
+            verbose=False,
+            dynamic_shapes=tuple(specs) if any(specs) else None,
+            opset_version=opset,
+            custom_translation_table={**translations(opset), **COMPLEX},
+        )
+        assert program is not None  # it is where nothing is written to a file
+        give_names_once(program.model)
+        return program
+
+
+def _forget_how_recurrent_layers_ran() -> None:
+    """Make the trace look up anew how these operators run.
+
+    torch 2.13 keeps what the trace before used outside of it, which runs over the example's steps: the second LSTM of a
+    process was declared with a fixed time, or a fixed batch, and the same graph.
+    """
+    for name in ("lstm", "gru", "rnn_tanh", "rnn_relu"):
+        operator = getattr(torch.ops.aten, name)
+        for overload in operator.overloads():
+            kept = getattr(getattr(operator, overload), "_dispatch_cache", None)
+            if kept is not None:
+                kept.clear()
+
+
+def _by_its_forward(model: nn.Module) -> nn.Module:
+    """Return a module that is run by its forward: of an fx.GraphModule torch.export runs the graph instead."""
+    if not isinstance(model, torch.fx.GraphModule):
+        return model
+    shell = nn.Module()
+    for name in ("_parameters", "_buffers", "_modules"):  # the very registries: the trace exchanges what they hold
+        vars(shell)[name] = vars(model)[name]
+    shell.training = model.training
+    shell.forward = model.forward
+    return shell
+
+
+def export_batched(model: nn.Module, tensors: list[torch.Tensor], opset: int | None, notes: list[str]) -> Any:
+    """Export with a dynamic batch; where the model fixes it, with as much of it dynamic as it allows.
+
+    Args:
+        model: the model, its forward taking flat tensors.
+        tensors: the example arguments as given.
+        opset: ONNX operator set.
+        notes: appended to where the batch, or part of it, is static.
+    """
+    specs = batch_shapes(tensors)
+    example = widened(tensors, specs)
+    found = _exported(model, example, specs, opset)
+    if isinstance(found, Exception) and cause_of(found) is None:  # what it keeps for one size (a grid) is that size's
+        another = _exported(model, _one_longer(example, specs), specs, opset)
+        found = found if isinstance(another, Exception) else another
+    if not isinstance(found, Exception):
+        return found
+    reason = found
+    program, partial = None, specs
+    for candidate in _partly_fixed(model, tensors, specs) if cause_of(reason) is None else ():
+        mixed = [wide if spec else given for wide, given, spec in zip(example, tensors, candidate, strict=True)]
+        with suppress(Exception):  # it may fail for more than these dimensions: then every one is fixed below
+            program, partial = export_program(model, mixed, candidate, opset), candidate
+            break
+        if not traces_fixed(model, tensors):  # no choice of dimensions helps
+            break
+    if program is None:
+        partial = [None] * len(specs)
+        try:
+            program = export_program(model, tensors, partial, opset)
+            if holds_the_examples_sizes(program.exported_program):  # the failed trace left its wishes on the tensors
+                program = export_program(model, [tensor.detach() for tensor in tensors], partial, opset)
+        except Exception as error:
+            # not the batch's fault: tell what stops the trace with fixed shapes too
+            raise TraceError(explain(model, error, tensors, None)) from error
+    names = list(inspect.signature(model.forward).parameters)
+    fixed = [name for name, before, after in zip(names, specs, partial, strict=True) if before and not after]
+    notes.append(
+        f"the batch dimension of {', '.join(map(repr, fixed))} is fixed at the example's size, because "
+        f"{fixed_by(model, reason)}"
+    )
+    return program
+
+
+def _exported(model: nn.Module, tensors: list[torch.Tensor], specs: list[Spec], opset: int | None) -> Any:
+    """Return what is exported, or the exception that stops the model or its trace."""
+    stopped = _runs(model, tensors)
+    if stopped is not None:
+        return stopped
+    try:
+        return export_program(model, tensors, specs, opset)
+    except Exception as error:  # whatever it is: the caller asks for its cause
+        return error
+
+
+def _one_longer(tensors: list[torch.Tensor], specs: list[Spec]) -> list[torch.Tensor]:
+    """Return the tensors, those that have a dynamic batch with one more of it."""
+    return [torch.cat([x, x[:1]]) if spec else x for x, spec in zip(tensors, specs, strict=True)]
+
+
+def _partly_fixed(model: nn.Module, tensors: list[torch.Tensor], specs: list[Spec]) -> Iterator[list[Spec]]:
+    """Yield the specs with which the model may be traced, some inputs fixed and the others not, the fewest fixed first.
+
+    The model itself is asked: it runs with these inputs as given while all the others are twice as long.
+    """
+    batched = [at for at, spec in enumerate(specs) if spec]
+    for count in range(1, min(len(batched), _FIXED_TOGETHER + 1)):
+        for fixed in combinations(batched, count):
+            free = set(batched) - set(fixed)
+            if _runs(model, [torch.cat([x, x]) if at in free else x for at, x in enumerate(tensors)]) is None:
+                yield [spec if at in free else None for at, spec in enumerate(specs)]
+
+
+def _runs(model: nn.Module, tensors: list[torch.Tensor]) -> Exception | None:
+    """Return what the model raises on tensors that it was not given, or None."""
+    try:
+        with uncompiled():
+            model(*tensors)
+    except Exception as error:  # whatever it is, it means the same: this model wants the batch it was given
+        return error
+    return None
+
+
+def traces_fixed(model: nn.Module, tensors: list[torch.Tensor]) -> bool:
+    """Whether the model can be traced when every dimension is fixed."""
+    unmarked = tuple(tensor.detach() for tensor in tensors)  # the failed trace left its wishes on the tensors
+    with known_messages_silenced():
+        try:
+            torch.export.export(_by_its_forward(model), unmarked, strict=False)
+        except Exception:  # whatever stops it stops it with fixed shapes as well
+            return False
+    return True

@@ -1,0 +1,1 @@
+"""Each changed operator checked alone, on made-up inputs."""

@@ -1,0 +1,1 @@
+"""Quantizers and what is computed on integers, on every integer of their range."""

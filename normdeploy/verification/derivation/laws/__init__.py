@@ -1,0 +1,1 @@
+"""How gauges pass operators, law by law."""

@@ -1,0 +1,213 @@
+"""Operators that only move elements: run on identifiers, two ways of moving are one if all elements land alike.
+
+The source may scale and shift what it moves: its gauges are run through the same operators.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import onnx_ir as ir
+import torch
+from torch import Tensor
+
+from normdeploy.errors import GraphError
+from normdeploy.graph import FLOATS, compress
+from normdeploy.verification.derivation.gauges import Claim, radius, uniform
+from normdeploy.verification.derivation.related.relation import Finding, Proof, Relation
+from normdeploy.verification.derivation.side.attributes import difference
+from normdeploy.verification.derivation.side.beyond import cuts, key
+from normdeploy.verification.derivation.side.checked_side import Side
+from normdeploy.verification.derivation.side.movement import DEPTH, MOVES, Leaf, Lost, moved_by, run_moves, way_of
+from normdeploy.verification.derivation.side.operands import inputs_of, kind
+from normdeploy.verification.derivation.side.zero_guards import smaller_guard
+
+FOLLOWED = 2
+"""Assignments of sizes at which elements are followed: the example's, and one where each dimension grows by another
+amount. Shapes agree at all of them."""
+
+_MOST = 1 << 24
+"""Elements of a tensor that are followed."""
+
+
+def confirm_moved(relation: Relation, value: ir.Value, w: ir.Value) -> Finding:
+    """Confirm that a value of the file holds the elements of the source's at the same places."""
+    node = value.producer()
+    if node is None or kind(node) not in MOVES:
+        return ""
+    if relation.file.type_of(value) != relation.source.type_of(w):
+        return "it is of another type"
+    try:
+        leaves = list(dict.fromkeys(_leaves(relation.file, value, lambda v: v in relation.by_file, 0)))
+        claims = _read_by(relation, w, set(leaves))
+        followed = range(min(relation.file.assignments, FOLLOWED))
+        shown = [_compare(relation, value, w, leaves, claims, k) for k in followed]
+        _require_settled(relation, leaves, (value, set(leaves)), (w, set(claims)))
+    except (Lost, GraphError, RuntimeError, ValueError) as error:
+        return f"{kind(node)}: {error}"
+    if not shown:
+        return "no sizes are known"
+    scale, shift = shown[0]
+    if any(s.shape != scale.shape or (s != scale).any() or (t != shift).any() for s, t in shown[1:]):
+        return f"{kind(node)}: how it is scaled depends on sizes"
+    assumed = any(claim.assumed for claim in claims.values())
+    nodes = tuple(_between(relation.file, value, set(leaves)))
+    guard = smaller_guard(*(claim.guard for claim in claims.values()))
+    return Proof("moves the same elements", ((w, Claim(value, scale, shift, assumed, guard=guard)),), nodes)
+
+
+def _leaves(side: Side, value: ir.Value, known: Callable[[ir.Value], bool], depth: int) -> Iterator[ir.Value]:
+    """Return what a value's elements come from: known values, and none but constants besides."""
+    node = value.producer()
+    if depth and known(value):
+        yield value
+        return
+    if side.is_constant(value):
+        return
+    if node is None or kind(node) not in MOVES or depth > DEPTH:
+        raise Lost(f"{value.name!r} is not known")
+    if side.picks(node):
+        raise Lost(f"which part of {node.inputs[0].name if node.inputs[0] else ''!r} is read depends on sizes")
+    for operand in moved_by(node):
+        yield from _leaves(side, operand, known, depth + 1)
+
+
+def _between(side: Side, value: ir.Value, leaves: set[ir.Value]) -> Iterator[ir.Node]:
+    node = value.producer()
+    if node is None or value in leaves or side.is_constant(value):
+        return
+    yield node
+    for operand in moved_by(node):
+        yield from _between(side, operand, leaves)
+
+
+def _require_settled(
+    relation: Relation,
+    leaves: list[ir.Value],
+    have: tuple[ir.Value, set[ir.Value]],
+    want: tuple[ir.Value, set[ir.Value]],
+) -> None:
+    """Require that elements which land alike at the sizes that are followed do so at all others.
+
+    Args:
+        relation: the graphs. leaves: of the file. have, want: a value of the file and of the source, and where it
+            comes from.
+
+    Raises:
+        Lost: they may not.
+    """
+    if any(leaf in relation.file.opened or 0 in shape for leaf in leaves for shape in relation.file.shapes(leaf)):
+        raise Lost("how much it moves depends on what is fed")
+    sides = ((relation.file, have), (relation.source, want))
+    found = [[node for node in _between(side, *at) if cuts(side, node)] for side, at in sides]
+    if len(found[0]) != len(found[1]):
+        raise Lost("what it moves at other sizes is not followed")
+    for node, origin in zip(*found, strict=True):
+        pairs = zip(inputs_of(origin)[1:], inputs_of(node)[1:], strict=False)
+        same = kind(node) == kind(origin) and not difference(relation.source, origin, relation.file, node)
+        same &= len(inputs_of(node)) == len(inputs_of(origin))
+        if not same or any(key(relation.source, a) != key(relation.file, b) for a, b in pairs):
+            raise Lost("what it moves at other sizes is not followed")
+
+
+def _read_by(relation: Relation, w: ir.Value, leaves: set[ir.Value]) -> dict[ir.Value, Claim]:
+    """Return what stands for each value of the source that the elements of w come from."""
+    found: dict[ir.Value, Claim] = {}
+
+    def known(value: ir.Value) -> bool:
+        claims = [claim for claim in relation.express(value) if claim.value in leaves]
+        if claims:
+            found[value] = min(claims, key=lambda claim: claim.assumed)
+        return bool(claims)
+
+    list(_leaves(relation.source, w, known, 0))
+    return found
+
+
+def _compare(
+    relation: Relation, value: ir.Value, w: ir.Value, leaves: list[ir.Value], claims: dict[ir.Value, Claim], k: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return scale and shift of w at one assignment of sizes."""
+
+    def of_source(pick: Callable[[ir.Value, Claim], Tensor]) -> Leaf:
+        return lambda u: None if u not in claims else pick(u, claims[u])
+
+    places = {leaf: place for place, leaf in enumerate(leaves)}
+    ways = (
+        way_of(relation.file, value, places.get, k),
+        way_of(relation.source, w, lambda u: places[claims[u].value] if u in claims else None, k),
+        tuple(relation.file.shapes(leaf)[k] for leaf in leaves),
+    )
+    told = None not in ways
+    if told and ways in relation.moved:  # layers move alike
+        landed = relation.moved[ways]
+    else:
+        landed = _landed(relation, value, w, leaves, of_source, k)
+        if told:
+            relation.moved[ways] = landed
+    if landed is None:
+        raise Lost("elements land elsewhere than in the source")
+    rank, constants = landed
+    if all(claim.is_identity for claim in claims.values()):
+        if constants:
+            float64 = relation.file.type_of(value) in FLOATS
+            dtype = torch.float64 if float64 else torch.int64  # not every integer is a float64
+            zeros = {leaf: torch.zeros(relation.file.shapes(leaf)[k], dtype=dtype) for leaf in leaves}
+            _same_constants(relation, value, w, of_source(lambda _, c: zeros[c.value]), zeros, k)
+        ones = np.ones((1,) * rank)
+        return ones, ones * 0
+    if constants:
+        raise Lost("constants are joined to what is scaled or shifted")
+    parts: list[np.ndarray] = []
+    for name in ("scale", "shift"):
+        held = [getattr(claim, name) for claim in claims.values()]
+        one = uniform(np.concatenate([array.reshape(-1) for array in held])) if held else None
+        if one is not None:  # it is one number wherever it lands
+            parts.append(np.full((1,) * rank, one))
+            continue
+
+        def full(u: ir.Value, claim: Claim, name: str = name) -> Tensor:
+            array = np.broadcast_to(getattr(claim, name), relation.source.shapes(u)[k])
+            return torch.from_numpy(np.array(array))
+
+        parts.append(compress(run_moves(relation.source, w, of_source(full), k).numpy()))
+    return parts[0], parts[1]
+
+
+def _landed(
+    relation: Relation,
+    value: ir.Value,
+    w: ir.Value,
+    leaves: list[ir.Value],
+    of_source: Callable[[Callable[[ir.Value, Claim], Tensor]], Leaf],
+    k: int,
+) -> tuple[int, bool] | None:
+    """Run identifiers both ways at one assignment of sizes; return what :attr:`.Relation.moved` holds."""
+    identifiers: dict[ir.Value, Tensor] = {}
+    start = 0
+    for leaf in leaves:
+        shape = relation.file.shapes(leaf)[k]
+        count = int(np.prod(shape))
+        identifiers[leaf] = torch.arange(start, start + count, dtype=torch.float64).reshape(shape)
+        start += count
+    if start > _MOST:
+        raise Lost("too many elements to follow")
+    theirs = run_moves(relation.file, value, identifiers.get, k, marked=True)
+    ours = run_moves(relation.source, w, of_source(lambda _, c: identifiers[c.value]), k, marked=True)
+    if theirs.shape != ours.shape or not torch.equal(theirs, ours):
+        return None
+    return ours.dim(), bool((theirs < 0).any())
+
+
+def _same_constants(
+    relation: Relation, value: ir.Value, w: ir.Value, zeros: Leaf, of_file: dict[ir.Value, Tensor], k: int
+) -> None:
+    have = run_moves(relation.file, value, of_file.get, k).numpy()
+    want = run_moves(relation.source, w, zeros, k).numpy()
+    if relation.file.type_of(value) in FLOATS:
+        good = np.abs(have - want) <= radius(want, relation.file.type_of(value)) * (1 + 1e-6)
+    else:
+        good = have == want
+    if not good.all():
+        raise Lost("constants that are joined differ")

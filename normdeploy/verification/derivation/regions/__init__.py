@@ -1,0 +1,1 @@
+"""Regions of operators that are one function, however they are spelled, compared at drawn points."""

@@ -1,0 +1,169 @@
+"""Regions of operators that are analytic functions, such as a norm spelled out and the operator it became.
+
+Sums, products, quotients, roots of what is positive, averages and norms are analytic in what they read, and so is what
+is made of them. Two analytic functions that are not one differ almost everywhere: at points drawn from a continuous
+distribution, equality is identity with probability 1. (Rows that Softmax wrote lie on a plane, beside which a right
+file may differ: there nothing is decided.) So both regions are evaluated in float64 at random points, some
+of a spread near each epsilon; where a small or a large number counts at none of them, nothing is confirmed. Constants
+of the file take part unrounded, as the derivation says they were; that is believed only where each stored number is
+within half a unit in the last place of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+
+import onnx_ir as ir
+
+from normdeploy.array_types import Shape
+from normdeploy.graph.summed_axis import summed_axis
+from normdeploy.verification.derivation.gauges import Claim
+from normdeploy.verification.derivation.regions.compared_points import points
+from normdeploy.verification.derivation.regions.smooth import smooth
+from normdeploy.verification.derivation.regions.two_regions import Point, Regions, differs
+from normdeploy.verification.derivation.regions.unseen_constants import unseen_constants
+from normdeploy.verification.derivation.related.relation import Finding, Proof, Relation, Target
+from normdeploy.verification.derivation.related.stored_rounding import Wrong
+from normdeploy.verification.derivation.related.unrounded import Constants, Unlike
+from normdeploy.verification.derivation.side.beyond import cuts, decides
+from normdeploy.verification.derivation.side.checked_side import Side
+from normdeploy.verification.derivation.side.movement import MOVES
+from normdeploy.verification.derivation.side.operands import inputs_of, kind
+from normdeploy.verification.derivation.side.value_facts import ranks_in
+
+ANALYTIC = MOVES | frozenset({
+    "Add", "Sub", "Mul", "Div", "Neg", "Sum", "Mean", "Reciprocal", "Sqrt", "Pow", "ReduceMean", "ReduceSum",
+    "ReduceSumSquare", "ReduceL2", "LayerNormalization", "RMSNormalization", "InstanceNormalization",
+    "GroupNormalization", "BatchNormalization", "MatMul", "Gemm", "Conv", "ConvTranspose", "AveragePool",
+    "GlobalAveragePool", "Cast", "CastLike", "Dropout", "Einsum", "LpNormalization", "MeanVarianceNormalization", "Pad",
+})  # fmt: skip
+"""Operators that are analytic wherever they are defined; as few as make linear maps and norms."""
+
+_ROOTS = frozenset({
+    "Sqrt", "Pow", "Reciprocal", "Div", "ReduceL2", "LayerNormalization", "RMSNormalization", "InstanceNormalization",
+    "GroupNormalization", "LpNormalization", "MeanVarianceNormalization",
+})  # fmt: skip
+"""Operators in which a number may count at some spreads alone, as an epsilon does; the others make polynomials."""
+
+_MOST_NODES = 128
+"""Operators of a region."""
+
+_SCALES = (1.0, 1e-3, 1e-6, 30.0)
+"""Spreads of the points, of a variance like the epsilons in use and far above it."""
+
+
+class _Outside(Exception):
+    """A region reads what is not known, or holds what is not analytic."""
+
+
+def confirm_analytic(relation: Relation, value: ir.Value, target: Target, constants: Constants) -> Finding:
+    """Confirm that a region of the file is one of the source."""
+    node = value.producer()
+    if node is None or kind(node) not in ANALYTIC or (target.scale == 0).any():
+        return ""
+    try:
+        leaves: dict[ir.Value, None] = {}
+        theirs = _region(relation.file, value, lambda v: v is not value and _is_told(relation, v), leaves)
+        claims: dict[ir.Value, Claim] = {}
+        ours = _region(relation.source, target.value, lambda w: _claimed(relation, w, leaves, claims), {})
+    except _Outside as error:
+        return f"{kind(node)}: {error}"
+    if not ours and not any(claim.value in leaves for claim in claims.values()):
+        return "nothing of the source is computed there"
+    pair = Regions(relation, value, target, theirs, ours, claims, constants)
+    gauges = [target.scale, target.shift, *(array for c in claims.values() for array in (c.scale, c.shift))]
+    roots = any(kind(node) in _ROOTS for node in (*theirs, *ours))
+    try:
+        whole = target.rows or any(claim.rows for claim in claims.values())
+        shapes = points(relation, theirs, ours, list(leaves), gauges, whole=whole)
+        wrong = _compared(pair, shapes, roots=roots)
+    except Unlike as error:
+        return replace(error.wrong, parts=tuple(theirs))
+    if isinstance(wrong, str) and wrong:
+        return f"{kind(node)}: {wrong}"
+    if isinstance(wrong, Wrong) and any(summed_axis(leaf, ranks_in(relation.file)) is not None for leaf in leaves):
+        return f"{kind(node)}: it reads rows that sum to one, and differs where they do not"
+    if isinstance(wrong, Wrong):
+        # what another rounding of some constant explains is told of one operator: no number is known to be wrong
+        return Wrong(f"{kind(node)}: {wrong.text}", wrong.rounding, parts=() if wrong.rounding else tuple(theirs))
+    if unseen_constants(pair):
+        return f"{kind(node)}: some of its constants' numbers are too small beside others to be seen at any point"
+    assumed = any(claim.assumed for claim in claims.values())
+    known = Claim(value, target.scale, target.shift, assumed, target.rows)
+    return Proof("analytic: equal at random points", ((target.value, known),), tuple(theirs))
+
+
+def _compared(regions: Regions, shapes: Iterator[tuple[int, Mapping[ir.Value, Shape]]], *, roots: bool) -> Wrong | str:
+    """Return how two regions differ at random points, or why that is not decided; "" if they do not differ."""
+    drawn: list[Point] = []
+    slight: Wrong | None = (
+        None  # rounding may explain it at one spread, as an epsilon beside a variance, and not at another
+    )
+    for number, (k, at) in enumerate(shapes):
+        for scale in _SCALES if roots and number == 0 else _SCALES[:1]:
+            drawn += regions.drawn(at, k, scale)
+            wrong = differs(drawn[-1].want, drawn[-1].have)
+            if wrong is not None and not wrong.rounding:
+                return wrong
+            slight = slight or wrong
+    if slight is not None:
+        return slight
+    if not any(point.want.numel() for point in drawn):
+        return "nothing is computed at the sizes that are tried"
+    return regions.unseen(drawn)
+
+
+def _is_told(relation: Relation, v: ir.Value) -> bool:
+    """Tell whether a value of the file is known to stand for one of the source, or to hold its rows."""
+    return v in relation.by_file or v in relation.in_rows
+
+
+def _claimed(relation: Relation, w: ir.Value, leaves: Mapping[ir.Value, None], claims: dict[ir.Value, Claim]) -> bool:
+    held = (*relation.by_source.get(w, ()), *relation.rows.get(w, ()))
+    found = [claim for claim in held if claim.value in leaves]
+    if found:
+        claims[w] = min(found, key=lambda claim: claim.assumed)
+    return bool(found)
+
+
+def _region(
+    side: Side, value: ir.Value, known: Callable[[ir.Value], bool], leaves: dict[ir.Value, None]
+) -> list[ir.Node]:
+    """Return the operators that compute a value from known ones, in order."""
+    found: dict[ir.Node, None] = {}
+    queue = [value]
+    while queue:
+        current = queue.pop()
+        if known(current):
+            leaves[current] = None
+            continue
+        if side.is_sized(current):
+            continue
+        node = current.producer()
+        if node is None or kind(node) not in ANALYTIC:
+            raise _Outside(f"{current.name!r} is not known")
+        if side.picks(node):
+            raise _Outside(f"which part of a constant is in {current.name!r} depends on sizes")
+        if node not in found:
+            found[node] = None
+            queue += [read for read in inputs_of(node) if read is not None]
+        if len(found) > _MOST_NODES:
+            raise _Outside("the region is too large")
+    if not leaves and not found:
+        raise _Outside("it reads nothing")
+    for node in found:
+        cast = kind(node) in ("Cast", "CastLike")
+        if cast and side.type_of(node.outputs[0]) != side.type_of(node.inputs[0] or node.outputs[0]):
+            raise _Outside("a Cast rounds")
+        if node.attributes.get_int("training_mode", 0):
+            raise _Outside("a norm of the batch")
+        read = [v for v in inputs_of(node) if v is not None]
+        if any(v in side.opened for v in (*read, *node.outputs)):
+            raise _Outside("how large it is depends on what is fed")
+        if cuts(side, node) or any(decides(side, v) for v in read):
+            raise _Outside("what it is at other sizes is not followed")
+        if not smooth(side, node):
+            raise _Outside("a root of what may be the square of one number")
+    order = {node: index for index, node in enumerate(side.nodes)}
+    return sorted(found, key=lambda node: order[node])

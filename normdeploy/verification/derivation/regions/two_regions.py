@@ -1,0 +1,257 @@
+"""Two regions of operators at drawn points, and whether each number in them counts at one of these.
+
+A number that counts for nothing wherever the regions were compared was not compared. So each small and each large
+one is moved a little: where no result moves, points are drawn at spreads at which it may count, and where it counts
+at none of them either, that the regions are one is not decided.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+import torch
+from torch import Tensor
+
+from normdeploy.array_types import Shape
+from normdeploy.graph import FLOATS, evaluate_node
+from normdeploy.verification.derivation.gauges import Claim
+from normdeploy.verification.derivation.regions.compared_points import draw
+from normdeploy.verification.derivation.related.relation import Relation, Target
+from normdeploy.verification.derivation.related.stored_rounding import Wrong
+from normdeploy.verification.derivation.related.unrounded import Constants
+from normdeploy.verification.derivation.side.checked_side import Side
+from normdeploy.verification.derivation.side.operands import inputs_of, kind, with_attributes
+
+_TOLERANCE = 1e-9
+"""Largest difference in units of the largest result: float64's rounding in a statistic, far below an epsilon's part."""
+
+_ROUNDED = 256 * 2.0**-24
+"""Difference that stored constants explain which are rounded otherwise, or computed in their own precision."""
+
+_MOVED = 1 + 2.0**-20
+"""By what a number is multiplied to see whether it counts: what is off by less is off by rounding."""
+
+_PLAIN = (1e-3, 1e3)
+"""Numbers between these count at points of the usual spreads, if anywhere."""
+
+_GUARD = 1e-30
+"""A number below this stands in for none: it keeps a quotient of float32 finite where nothing else would."""
+
+_UNREAD = frozenset({"Dropout", "CastLike", "BatchNormalization"})
+"""Operators whose numbers are not read where they are evaluated, or meet constants alone."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """A point, and the results there: want of the source's region, have of the file's, brought to it."""
+
+    k: int
+    drawn: Mapping[ir.Value, Tensor]
+    want: Tensor
+    have: Tensor
+
+
+@dataclass(frozen=True)
+class _Number:
+    """A number of a region: an operand, by its place, or an attribute, by its name; or what the region reads."""
+
+    node: ir.Node | None
+    which: int | str | ir.Value
+    size: float
+
+    @property
+    def name(self) -> str:
+        """What it is called where it counts for nothing."""
+        read = self.which.name if isinstance(self.which, ir.Value) else None
+        return repr(read) if self.node is None else f"{self.size:.3g} in {kind(self.node)}"
+
+
+@dataclass(frozen=True)
+class Regions:
+    """A region of the file and one of the source.
+
+    Args:
+        relation: the graphs. value: the file's result. target: what it may stand for.
+        theirs, ours: their operators. claims: what the source's reads, by what the file's reads.
+        constants: unrounded ones of the file.
+    """
+
+    relation: Relation
+    value: ir.Value
+    target: Target
+    theirs: Sequence[ir.Node]
+    ours: Sequence[ir.Node]
+    claims: Mapping[ir.Value, Claim]
+    constants: Constants
+
+    def drawn(self, shapes: Mapping[ir.Value, Shape], k: int, scale: float) -> Iterator[Point]:
+        """Yield a point of a spread, at one assignment of sizes."""
+        given = draw(self.relation.file, shapes, scale, k)
+        yield Point(k, given, self._want(given, k), self._have(given, k))
+
+    def unseen(self, points: Sequence[Point]) -> Wrong | str:
+        """Return which number counts at no point, how the regions differ where it does, or "" for neither."""
+        if not any(tensor.is_floating_point() for tensor in points[0].drawn.values()):
+            return ""  # each row of a table was looked up: there is no other point
+        numbers = [*self._numbers(self.relation.file, self.theirs), *self._numbers(self.relation.source, self.ours)]
+        if any(number.size > _PLAIN[1] for number in numbers):  # beside which what is read may be lost
+            numbers += [
+                _Number(None, leaf, 1.0) for leaf, tensor in points[0].drawn.items() if tensor.is_floating_point()
+            ]
+        left = [number for number in numbers if not any(self._counts(number, point) for point in points[::-1])]
+        if not left:
+            return ""
+        shapes = {leaf: tuple(tensor.shape) for leaf, tensor in points[0].drawn.items()}
+        sizes = {number.size for number in numbers}
+        spreads = {way(size) for size in sizes for way in (float, math.sqrt, _inverse, lambda n: _inverse(n) ** 0.5)}
+        for spread in sorted(spreads):
+            for point in self.drawn(shapes, points[0].k, spread):
+                if self._is_noise(point):
+                    continue
+                wrong = differs(point.want, point.have)
+                if wrong is not None:
+                    return wrong
+                left = [number for number in left if not self._counts(number, point)]
+            if not left:
+                return ""
+        return f"{left[0].name} counts at no point that is drawn"
+
+    def _numbers(self, side: Side, nodes: Sequence[ir.Node]) -> Iterator[_Number]:
+        """Yield the numbers of a region that points of usual spreads may not show."""
+        for node in nodes:
+            if kind(node) in _UNREAD:
+                continue
+            for index, read in enumerate(inputs_of(node)):
+                found = None if read is None or side.type_of(read) not in FLOATS else side.constant(read)
+                if found is not None and found.size == 1 and _is_far(float(found.reshape(-1)[0])):
+                    yield _Number(node, index, abs(float(found.reshape(-1)[0])))
+            for attribute in node.attributes.values():
+                if attribute.type == ir.AttributeType.FLOAT and _is_far(float(attribute.value)):
+                    yield _Number(node, attribute.name, abs(float(attribute.value)))
+
+    def _counts(self, number: _Number, point: Point) -> bool:
+        if isinstance(number.which, ir.Value):
+            moved = {**point.drawn, number.which: point.drawn[number.which] * _MOVED}
+            pairs = ((point.want, self._want(moved, point.k)), (point.have, self._have(moved, point.k)))
+            return all(differs(a, b) is not None for a, b in pairs)
+        if number.node in self.theirs:
+            return differs(point.have, self._have(point.drawn, point.k, number)) is not None
+        return differs(point.want, self._want(point.drawn, point.k, number)) is not None
+
+    def _is_noise(self, point: Point) -> bool:
+        """Tell whether rounding moves results at a point, or whether they leave the range of numbers there."""
+        if not bool(torch.isfinite(point.want).all() & torch.isfinite(point.have).all()):
+            return True
+        moved = self._want(point.drawn, point.k, noise=True), self._have(point.drawn, point.k, noise=True)
+        return any(
+            differs(a, b, _TOLERANCE / 16) is not None for a, b in zip((point.want, point.have), moved, strict=True)
+        )
+
+    def _want(
+        self, drawn: Mapping[ir.Value, Tensor], k: int, moved: _Number | None = None, *, noise: bool = False
+    ) -> Tensor:
+        given = {}
+        for w, claim in self.claims.items():
+            held = drawn[claim.value]
+            given[w] = _of(claim, held.reshape(self.relation.source.shapes(w)[k]) if claim.rows else held)
+        return self._evaluate(self.relation.source, self.ours, self.target.value, given, k, moved, noise=noise)
+
+    def _have(
+        self, drawn: Mapping[ir.Value, Tensor], k: int, moved: _Number | None = None, *, noise: bool = False
+    ) -> Tensor:
+        found = self._evaluate(self.relation.file, self.theirs, self.value, drawn, k, moved, noise=noise)
+        if self.target.rows:
+            found = found.reshape(self.relation.source.shapes(self.target.value)[k])
+        return found * torch.from_numpy(self.target.scale) + torch.from_numpy(self.target.shift)
+
+    def _evaluate(
+        self,
+        side: Side,
+        nodes: Sequence[ir.Node],
+        value: ir.Value,
+        given: Mapping[ir.Value, Tensor],
+        k: int,
+        moved: _Number | None,
+        *,
+        noise: bool,
+    ) -> Tensor:
+        known, constants = dict(given), self.constants if side is self.relation.file else None
+        generator = torch.Generator().manual_seed(k)
+        for node in nodes:
+            which = moved.which if moved is not None and moved.node is node else None
+            operands: list[Tensor | None] = []
+            for index, read in enumerate(inputs_of(node)):
+                if read is None or read in known:
+                    operands.append(None if read is None else known[read])
+                    continue
+                number = torch.from_numpy(np.array(self._constant(side, constants, node, index, read, k)))
+                operands.append(number * _MOVED if which == index else number)
+            whole = node if constants is None else constants.operator(node)
+            if isinstance(which, str):
+                whole = _with_moved(whole, which)
+            with torch.no_grad():
+                found = evaluate_node(whole, operands, opset_imports=side.imports)
+            if noise:
+                found = [
+                    t * (1 + 2.0**-52 * torch.randn(t.shape, generator=generator, dtype=torch.float64))
+                    if t.is_floating_point()
+                    else t
+                    for t in found
+                ]
+            known.update(zip(node.outputs, found, strict=False))
+        if value not in known:
+            raise RuntimeError(f"{value.name!r} cannot be computed")
+        return known[value]
+
+    def _constant(
+        self, side: Side, constants: Constants | None, node: ir.Node, index: int, read: ir.Value, k: int
+    ) -> np.ndarray:
+        """Return what an operator reads that follows from sizes, of the file unrounded where that is known."""
+        unrounded = None if constants is None else constants.of(node, index)
+        if unrounded is not None:
+            return unrounded
+        numbers = side.numbers(read)
+        found = None if numbers is None else numbers[k] if constants is None else constants.expression(read, k)
+        if found is None:
+            raise RuntimeError(f"{read.name!r} cannot be computed")
+        return found
+
+
+def _is_far(number: float) -> bool:
+    return abs(number) >= _GUARD and math.isfinite(number) and not _PLAIN[0] <= abs(number) <= _PLAIN[1]
+
+
+def _inverse(number: float) -> float:
+    return 1 / number
+
+
+def _with_moved(node: ir.Node, name: str) -> ir.Node:
+    kept = [ir.AttrFloat32(name, a.value * _MOVED) if a.name == name else a for a in node.attributes.values()]
+    return with_attributes(node, kept)
+
+
+def _of(claim: Claim, drawn: Tensor) -> Tensor:
+    if not drawn.is_floating_point():
+        return drawn
+    return drawn * torch.from_numpy(claim.scale) + torch.from_numpy(claim.shift)
+
+
+def differs(want: Tensor, have: Tensor, tolerance: float = _TOLERANCE) -> Wrong | None:
+    """Return how two results differ, each row of the last axes by its own size; None if they do not."""
+    if want.shape != have.shape:
+        return Wrong(f"its shape is {list(have.shape)}; expected {list(want.shape)}")
+    if not bool(torch.isfinite(want).all() & torch.isfinite(have).all()):
+        return Wrong("it is not finite")
+    if not want.numel():
+        return None
+    axis = 1 if want.dim() > 2 else -1
+    others = [i for i in range(want.dim()) if i != axis % want.dim()]
+    size, off = (t.amax(others) if others else t for t in (want.abs(), (want - have).abs()))
+    size = torch.maximum(size, 1e-3 * size.max())
+    worst = float((off / size).nan_to_num(0.0).max())
+    text = f"it differs by {worst:.3g} of its size"
+    return None if worst <= tolerance else Wrong(text, worst <= _ROUNDED)

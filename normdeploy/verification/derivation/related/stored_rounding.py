@@ -1,0 +1,196 @@
+"""Stored numbers against what they should be: the one rounding, another tool's rounding, or wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import onnx_ir as ir
+
+from normdeploy.array_types import Array, Floats
+from normdeploy.verification.derivation.gauges import noise_of, radius
+
+_CHUNK = 1 << 16
+"""Numbers that are looked at at once: their copies in float64 stay in a processor's cache."""
+
+_OTHER_ROUNDING, _OF_THE_LARGEST = 16.0, 4.0
+"""Half units by which numbers folded in their own precision may lie off: of each number (a root, a quotient, products,
+each rounded), and of the tensor's largest (a sum that cancels)."""
+
+_LAST_BIT = 2.5
+"""Half units within which a number and its neighbour lie."""
+
+_ROWS, _SMALL = 8, 1 << 12
+"""Rows by which an array of more numbers than these is told to be another one altogether."""
+
+
+@dataclass(frozen=True)
+class Wrong:
+    """A stored number is not what it should be.
+
+    Args:
+        told: a clause, or what finds it where it is asked for: most guesses are wrong, and nobody asks why.
+        rounding: none is further off than another order of rounding explains.
+        node: the operator of a body that holds it. parts: the operators that are looked at as one, with those behind.
+    """
+
+    told: str | Callable[[], str]
+    rounding: bool = False
+    node: ir.Node | None = None
+    parts: tuple[ir.Node, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """What is wrong, as a clause."""
+        return self.told if isinstance(self.told, str) else self.told()
+
+    def of(self, what: str, *, parts: tuple[ir.Node, ...] = ()) -> Wrong:
+        """Return the same of what holds the number."""
+        return Wrong(lambda: f"{what}: {self.text}", self.rounding, parts=parts)
+
+
+def compare(
+    have: Array,
+    dtype: ir.DataType | None,
+    want: Array,
+    factor: Floats | None = None,
+    *,
+    slack: Floats | float = 0.0,
+    size: Floats | float = 0.0,
+    place: Callable[[tuple[int, ...]], tuple[int, ...]] = tuple,
+) -> Wrong | None:
+    """Hold stored numbers against ``want * factor``.
+
+    Args:
+        have: as stored. dtype: what in.
+        want: of the same shape, or to be broadcast to it. factor: broadcasts against both.
+        slack: how far off each may be beyond half a unit.
+        size: of the terms that were summed, where they are larger than the result.
+        place: where the file holds a number, by its index here.
+    """
+    if have.dtype.kind not in "fV" and str(have.dtype) != "bfloat16":
+        whole = want if factor is None else want * factor
+        same = have.shape == np.shape(whole) and np.array_equal(have, whole)
+        return None if same else Wrong("is not the same integers")
+    if have.ndim == 0:
+        have, want = have.reshape(1), np.asarray(want).reshape(1)
+        factor = None if factor is None else factor.reshape(1)
+    try:
+        whole = np.broadcast_to(want, have.shape)
+        factors = None if factor is None else np.broadcast_to(factor, have.shape)
+        slacks, sizes = np.broadcast_to(slack, have.shape), np.broadcast_to(size, have.shape)
+    except ValueError:
+        return Wrong(f"has shape {list(have.shape)}; expected {list(np.shape(want))}")
+    numbers = _Numbers(have, dtype, whole, factors, slacks, sizes)
+    if numbers.are_others():
+        return Wrong(lambda: numbers.differ(place)[0])
+    text, rounding = numbers.differ(place)
+    return Wrong(text, rounding) if text else None
+
+
+@dataclass(frozen=True)
+class _Numbers:
+    """Stored numbers and what they should be, in arrays of one shape (:func:`compare`)."""
+
+    have: Array
+    dtype: ir.DataType | None
+    want: Array
+    factors: Floats | None
+    slacks: Floats
+    sizes: Floats
+
+    def are_others(self) -> bool:
+        """Tell by a few rows whether numbers differ by more than any rounding explains; False says nothing."""
+        if self.have.size <= _SMALL or not self.want.size:
+            return False
+        rows = np.unique(np.linspace(0, len(self.have) - 1, _ROWS).astype(int))
+        off, good, allowed = self._judged(rows, self._expected(rows))
+        if good.all():  # the plain case, of which the largest number is not looked for
+            return False
+        most = [float(max(array.max(), -array.min())) for array in (self.want, self.sizes)]
+        most[0] *= 1.0 if self.factors is None else float(np.abs(self.factors).max())
+        with np.errstate(invalid="ignore"):
+            return bool((~good & (off > allowed + self._of_the_largest(most))).any())
+
+    @cached_property
+    def _most(self) -> tuple[float, float]:
+        """The largest number that is expected, and the largest of the terms."""
+        each = [np.abs(x[np.isfinite(x)]).max(initial=0.0) for x in map(self._expected, self._cuts())]
+        return float(np.max(each, initial=0.0)), float(np.max(self.sizes, initial=0.0))
+
+    def _cuts(self) -> Iterator[slice]:
+        """Yield rows that are looked at at once."""
+        rows = max(_CHUNK // max(self.have.size // max(len(self.have), 1), 1), 1)
+        return (slice(start, start + rows) for start in range(0, len(self.have), rows))
+
+    def differ(self, place: Callable[[tuple[int, ...]], tuple[int, ...]]) -> tuple[str, bool]:
+        """Return how they differ, "" if they do not, and whether another order of rounding explains it."""
+        have = self.have
+        worst, furthest, count, rounding = "", 0.0, 0, True
+        index: tuple[int, ...] = ()
+        for cut in self._cuts():
+            same_type = self.factors is None and have.dtype == self.want.dtype
+            if same_type and np.array_equal(have[cut], self.want[cut]):
+                continue
+            expected = self._expected(cut)
+            if self.dtype == ir.DataType.FLOAT and _is_rounding_of(have[cut], expected):
+                continue
+            off, good, allowed = self._judged(cut, expected)
+            if good.all():
+                continue
+            count += int((~good).sum())
+            with np.errstate(divide="ignore", invalid="ignore"):
+                far = np.where(good, 0.0, np.nan_to_num(off / allowed, nan=np.inf))
+            if far.max() > furthest:
+                furthest = float(far.max())
+                at = tuple(int(i) for i in np.unravel_index(int(np.argmax(far)), far.shape))
+                index = (at[0] + cut.start, *at[1:])
+                worst = f"is {float(have[index]):.9g} at {{}}; expected {expected[at]:.12g}"
+            rounding &= bool((off[~good] <= (allowed + self._of_the_largest(self._most))[~good]).all())
+        if not count:
+            return "", True
+        rounding = rounding and not self._need_none()
+        return f"{worst.format(list(place(index)))} ({count} of {have.size} numbers differ)", rounding
+
+    def _need_none(self) -> bool:
+        """Tell whether most numbers are, to the last bit of float64, what is expected: then nothing was rounded.
+
+        Another tool's arithmetic rounds each number of a tensor. Where the most are copies, a single one that is off by
+        some units (8 of float16 are 1 %) is no rounding; of one number alone nothing can be told, nor of a last bit.
+        """
+        same = numbers = 0
+        further = False
+        for cut in self._cuts():
+            expected, stored = self._expected(cut), self.have[cut].astype(np.float64)
+            kept = expected != 0  # zeros stay zeros in any arithmetic
+            numbers += int(kept.sum())
+            same += int((kept & (stored == expected)).sum())
+            further |= bool((np.abs(stored - expected) > _LAST_BIT * radius(expected, self.dtype)).any())
+        return further and 2 * same > numbers
+
+    def _expected(self, at: slice | Array) -> Floats:
+        found = self.want[at].astype(np.float64, copy=False)
+        return found if self.factors is None else found * self.factors[at]
+
+    def _judged(self, at: slice | Array, expected: Floats) -> tuple[Floats, Array, Floats]:
+        """Return how far off numbers are, which are right, and how far another order of rounding may move them."""
+        stored = self.have[at].astype(np.float64)
+        with np.errstate(invalid="ignore"):
+            slack = self.slacks[at] + noise_of(np.abs(expected) + self.sizes[at])
+            slack = np.where(np.isfinite(expected) & np.isfinite(slack), slack, 0.0)  # no rounding makes an infinity
+            off = np.abs(stored - expected)
+            half = radius(stored, self.dtype) * (1 + 1e-6)
+            good = (off <= half + slack) | (stored == expected) | (np.isnan(stored) & np.isnan(expected))
+        return off, good, radius(expected, self.dtype) * _OTHER_ROUNDING + slack
+
+    def _of_the_largest(self, most: Sequence[float]) -> float:
+        return float(_OF_THE_LARGEST * radius(np.array(most), self.dtype).max())
+
+
+def _is_rounding_of(have: Array, expected: Floats) -> bool:
+    """Tell whether each number is the float32 nearest to what is expected, and finite: the plain case, told fast."""
+    with np.errstate(over="ignore"):
+        rounded = expected.astype(np.float32)
+    return bool((rounded == have).all()) and bool(np.isfinite(rounded).all())

@@ -1,0 +1,287 @@
+"""Operators that are an affine map of one operand, place by place: y = a x + c."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+from normdeploy.array_types import Floats
+from normdeploy.graph import FLOATS, compress
+from normdeploy.graph.traits import Trait, has
+from normdeploy.verification.derivation.gauges import composed, radius, ranked
+from normdeploy.verification.derivation.side.beyond import decides, is_cut
+from normdeploy.verification.derivation.side.checked_side import Side
+from normdeploy.verification.derivation.side.computed_rounding import off_by_rounding
+from normdeploy.verification.derivation.side.operands import filling, inputs_of, kind
+from normdeploy.verification.derivation.side.zero_guards import guard_beside, smaller_guard
+
+_LONGEST = 64
+"""How many such operators in a row are looked through."""
+
+
+@dataclass(frozen=True)
+class Affine:
+    """y = scale x + shift.
+
+    Args:
+        value: x. scale, shift: of y's rank, or less.
+        off_scale, off_shift: how far the rounding of stored constants may have moved them.
+        nodes: the operators in between, last first.
+        guard: size of the smallest part of the shift that guards a pole (:mod:`.zero_guards`); 0 where none does.
+    """
+
+    value: ir.Value
+    scale: Floats
+    shift: Floats
+    off_scale: Floats
+    off_shift: Floats
+    nodes: tuple[ir.Node, ...] = ()
+    guard: float = 0.0
+
+    @property
+    def is_identity(self) -> bool:
+        """y is x."""
+        return bool((self.scale == 1).all() and (self.shift == 0).all())
+
+    def gauges_as(self, scale: Floats, shift: Floats) -> bool:
+        """Tell whether y = scale v + shift says that x is v."""
+        return bool((scale == self.scale).all() and (shift == self.shift).all())
+
+
+def nothing(value: ir.Value) -> Affine:
+    """Return y = y."""
+    one, nought = np.ones(()), np.zeros(())
+    return Affine(value, one, nought, nought, nought)
+
+
+def back(side: Side, value: ir.Value) -> Iterator[Affine]:
+    """Return a value as an affine map of itself, of what it is computed from, and so on."""
+    if value not in side.behind:
+        side.behind[value] = [nothing(value)]
+    known = side.behind[value]  # as far as it was followed before
+    for place in range(1 + _LONGEST):
+        if place == len(known):
+            step = step_of(side, known[-1].value)
+            if step is None:
+                return
+            known.append(_one_further(side, value, known[-1], step))
+        yield known[place]
+
+
+def _one_further(side: Side, value: ir.Value, found: Affine, step: Affine) -> Affine:
+    """Return a value, of which one map is known, as a map of what is one step further back."""
+    with np.errstate(invalid="ignore"):  # a mask's infinity times 0 is nan, which confirms nothing
+        scale, shift = composed(found.scale, found.shift, step.scale, step.shift)
+        off_scale = found.off_scale * np.abs(step.scale) + np.abs(found.scale) * step.off_scale
+        off_shift = found.off_shift + found.off_scale * np.abs(step.shift) + np.abs(found.scale) * step.off_shift
+        guard = smaller_guard(found.guard, guard_beside(side, value, found.shift, found.scale * step.shift))
+    return Affine(step.value, scale, shift, off_scale, off_shift, (*found.nodes, *step.nodes), guard)
+
+
+def step_of(side: Side, value: ir.Value) -> Affine | None:
+    """Return the map of the operator that computes a value; None where it is none."""
+    if value not in side.steps:
+        side.steps[value] = _step_of(side, value)
+    found: Affine | None = side.steps[value]
+    return found
+
+
+def _step_of(side: Side, value: ir.Value) -> Affine | None:
+    node = value.producer()
+    if node is None or side.is_constant(value) or value.index() != 0:
+        return None
+    step = _STEPS.get(kind(node))
+    found = None if step is None else step(side, node)
+    if found is None or not _alike(side, found.value, value):
+        return None
+    return found
+
+
+def _alike(side: Side, x: ir.Value, y: ir.Value) -> bool:
+    """Tell whether two values have one type and one shape at every assignment of sizes."""
+    shapes = side.shapes(y)
+    if x in side.opened or y in side.opened:
+        return False
+    return bool(shapes) and side.shapes(x) == shapes and side.type_of(x) == side.type_of(y)
+
+
+def spread(side: Side, value: ir.Value | None) -> tuple[Floats, Floats] | None:
+    """Return a constant, or one repeated to a shape, and how far its rounding may have moved it."""
+    if value is None or side.type_of(value) not in FLOATS:
+        return None
+    node = value.producer()
+    if not side.is_constant(value) and node is not None and kind(node) == "Expand":
+        return spread(side, node.inputs[0])
+    if not side.is_constant(value) and node is not None and kind(node) == "ConstantOfShape":
+        return filling(node).astype(np.float64), np.zeros(1)
+    if not side.is_constant(value):
+        return _repeated(side, value)
+    array = side.constant(value)
+    if array is None:
+        return None
+    return array, off_by_rounding(side, value, array)
+
+
+def _repeated(side: Side, value: ir.Value) -> tuple[Floats, Floats] | None:
+    """Return what is the same numbers at each assignment of sizes, once those that it repeats are left out."""
+    found = [] if decides(side, value) else [compress(array) for array in side.numbers(value) or ()]
+    if not found or any(array.shape != found[0].shape or (array != found[0]).any() for array in found):
+        return None
+    moved = has(value.producer(), Trait.MOVES)
+    return found[0], radius(found[0], side.type_of(value) if moved else None)
+
+
+def _same(side: Side, node: ir.Node) -> Affine | None:
+    x = node.inputs[0] if node.inputs else None
+    if x is None or side.is_constant(x) or any(decides(side, read) for read in inputs_of(node)[1:]):
+        return None
+    return Affine(x, *_unit(), nodes=(node,))
+
+
+def _of_one_element(side: Side, node: ir.Node) -> Affine | None:
+    """Return a fold of axes of one element each, which is that element; where sizes vary, it may be of several."""
+    return _same(side, node) if side.one_size else None
+
+
+def _unit() -> tuple[Floats, Floats, Floats, Floats]:
+    return np.ones(()), np.zeros(()), np.zeros(()), np.zeros(())
+
+
+def _dropout(side: Side, node: ir.Node) -> Affine | None:
+    inputs = inputs_of(node)
+    if len(inputs) > 2 and (inputs[2] is None or side.constant(inputs[2]) is None or side.constant(inputs[2])):
+        return None
+    return _same(side, node)
+
+
+def _chosen(side: Side, node: ir.Node) -> Affine | None:
+    """Return what a Where always chooses, where its condition is one constant."""
+    condition = side.constant(node.inputs[0])
+    if condition is None or not condition.size or condition.any() != condition.all():
+        return None
+    x = node.inputs[1 if condition.any() else 2]
+    return None if x is None or side.is_constant(x) else Affine(x, *_unit(), nodes=(node,))
+
+
+def _joined_with_nothing(side: Side, node: ir.Node) -> Affine | None:
+    """Return what a Concat joins with nothing but operands that have no element along its axis."""
+    axis = node.attributes.get_int("axis", 0)
+    (x, *others) = [value for value in inputs_of(node) if value is None or not _is_empty(side, value, axis)] or [None]
+    return None if others or x is None or side.is_constant(x) else Affine(x, *_unit(), nodes=(node,))
+
+
+def _is_empty(side: Side, value: ir.Value, axis: int) -> bool:
+    """Tell whether a value has no element along an axis, at all sizes."""
+    shapes = side.shapes(value)
+    empty = all(-len(shape) <= axis < len(shape) and shape[axis] == 0 for shape in shapes)
+    return bool(shapes) and empty and not is_cut(side, value)
+
+
+def _sum(side: Side, node: ir.Node) -> Affine | None:
+    inputs = inputs_of(node)
+    constants = [spread(side, value) for value in inputs]
+    if len(inputs) == 2 and constants[0] is None and constants[1] is None:
+        return _of_one(side, node)
+    if len(inputs) != 2 or (constants[0] is None) == (constants[1] is None):
+        return None
+    first = constants[1] is not None
+    x, (c, off) = (inputs[0], constants[1]) if first else (inputs[1], constants[0])  # type: ignore[misc] # one is None
+    assert x is not None
+    sign, scale = 1.0, np.ones(())
+    if kind(node) == "Sub":
+        sign, scale = (-1.0, scale) if first else (1.0, -scale)
+    return Affine(x, scale, sign * c, np.zeros(()), off, (node,))
+
+
+def _of_one(side: Side, node: ir.Node) -> Affine | None:
+    """Return a sum of two maps of one value: (s x + t) + (s' x + t') = (s + s') x + (t + t')."""
+    a, b = inputs_of(node)
+    if a is None or b is None:
+        return None
+    sign = -1.0 if kind(node) == "Sub" else 1.0
+    maps = {found.value: found for found in back(side, a)}
+    for other in back(side, b):
+        one = maps.get(other.value)
+        if one is not None:
+            scale, shift = one.scale + sign * other.scale, one.shift + sign * other.shift
+            off_scale, off_shift = one.off_scale + other.off_scale, one.off_shift + other.off_shift
+            nodes = (node, *dict.fromkeys((*one.nodes, *other.nodes)))
+            return Affine(other.value, scale, shift, off_scale, off_shift, nodes)
+    return None
+
+
+def _product(side: Side, node: ir.Node) -> Affine | None:
+    inputs = inputs_of(node)
+    constants = [spread(side, value) for value in inputs]
+    if len(inputs) != 2 or (constants[0] is None) == (constants[1] is None):
+        return None
+    quotient = kind(node) == "Div"
+    if quotient and constants[1] is None:
+        return None
+    x, (c, off) = (inputs[0], constants[1]) if constants[1] is not None else (inputs[1], constants[0])  # type: ignore[misc]
+    assert x is not None
+    if quotient:
+        with np.errstate(divide="ignore", invalid="ignore"):
+            c, off = 1 / c, off / np.square(c)
+        if not np.isfinite(c).all():
+            return None
+    return Affine(x, c, np.zeros(()), off, np.zeros(()), (node,))
+
+
+def _negative(side: Side, node: ir.Node) -> Affine | None:
+    found = _same(side, node)
+    return None if found is None else Affine(found.value, -found.scale, *_unit()[1:], nodes=(node,))
+
+
+def _batch_norm(side: Side, node: ir.Node) -> Affine | None:
+    inputs = inputs_of(node)
+    training = node.attributes.get_int("training_mode", 0) != 0 or node.attributes.get_int("is_test", 1) != 1
+    if len(inputs) != 5 or training or any(output.uses() for output in list(node.outputs)[1:]):
+        return None
+    if node.attributes.get_int("spatial", 1) != 1 or inputs[0] is None:
+        return None
+    found = [spread(side, value) for value in inputs[1:]]
+    shapes = side.shapes(inputs[0])
+    if any(pair is None for pair in found) or not shapes or len(shapes[0]) < 2:
+        return None
+    pairs = [pair for pair in found if pair is not None]
+    (gamma, off_gamma), (beta, off_beta), (mean, off_mean), (var, off_var) = pairs
+    total = var + node.attributes.get_float("epsilon", 1e-5)
+    if not (total > 0).all():
+        return None
+    scale = gamma / np.sqrt(total)
+    off = off_gamma / np.sqrt(total) + np.abs(scale) * off_var / (2 * total)
+    rank = len(shapes[0])
+    arrays = (scale, beta - scale * mean, off, off_beta + off * np.abs(mean) + np.abs(scale) * off_mean)
+    placed = [ranked(array.reshape(-1, *(1,) * (rank - 2)), rank) for array in arrays]
+    if any(array is None for array in placed):
+        return None
+    a, c, off_a, off_c = (array for array in placed if array is not None)
+    return Affine(inputs[0], a, c, off_a, off_c, (node,))
+
+
+_STEPS = {
+    "Identity": _same,
+    "Cast": _same,
+    "CastLike": _same,
+    "Dropout": _dropout,
+    "Reshape": _same,
+    "Expand": _same,
+    "Squeeze": _same,
+    "Unsqueeze": _same,
+    "Flatten": _same,
+    "Where": _chosen,
+    "Concat": _joined_with_nothing,
+    **dict.fromkeys(
+        ("ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin", "GlobalAveragePool", "GlobalMaxPool"), _of_one_element
+    ),
+    "Add": _sum,
+    "Sub": _sum,
+    "Mul": _product,
+    "Div": _product,
+    "Neg": _negative,
+    "BatchNormalization": _batch_norm,
+}

@@ -1,0 +1,123 @@
+"""Whether two operators of one kind are given the same attributes, written in whatever way."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from normdeploy.verification.derivation.side.checked_side import Side
+from normdeploy.verification.derivation.side.operands import kind
+
+_SPATIAL = {"strides": 1, "dilations": 1, "pads": 0}
+"""Attributes of windows with what they are where they are absent, however many axes there are."""
+
+
+@dataclass(frozen=True)
+class Window:
+    """Where the window of a convolution or a pool goes."""
+
+    size: tuple[int, ...]
+    strides: tuple[int, ...]
+    dilations: tuple[int, ...]
+    pads: tuple[int, ...]
+    auto: str
+    others: tuple[Any, ...]
+
+
+def window(node: ir.Node, size: tuple[int, ...]) -> Window | None:
+    """Return where a window goes; None where its attributes do not fit its size."""
+    attributes, rank = node.attributes, len(size)
+    given = tuple(attributes.get_ints("kernel_shape", ()) or ()) or tuple(size)
+    strides = tuple(attributes.get_ints("strides", ()) or ()) or (1,) * rank
+    dilations = tuple(attributes.get_ints("dilations", ()) or ()) or (1,) * rank
+    pads = tuple(attributes.get_ints("pads", ()) or ()) or (0,) * (2 * rank)
+    if given != tuple(size) or len(strides) != rank or len(dilations) != rank or len(pads) != 2 * rank:
+        return None
+    shape = attributes.get_ints("output_shape", ()), attributes.get_ints("output_padding", ()) or ()
+    extra = tuple(tuple(item or ()) for item in shape)
+    extra = (extra[0], () if not any(extra[1]) else extra[1])
+    return Window(tuple(size), strides, dilations, pads, attributes.get_string("auto_pad", "NOTSET") or "NOTSET", extra)
+
+
+def difference(a: Side, x: ir.Node, b: Side, y: ir.Node) -> str:
+    """Return how the attributes of two operators of one kind differ, in a clause; "" if they do not."""
+    if _meaning(x, a.opset(x)) != _meaning(y, b.opset(y)):
+        return f"{kind(x)} has another meaning in operator set {b.opset(y)} than in {a.opset(x)}"
+    for name in sorted(set(x.attributes) | set(y.attributes)):
+        one, other = _effective(a, x, name), _effective(b, y, name)
+        if one is not None and other is not None:
+            if not _same(one, other):
+                return f"attribute {name!r} is {_shown(other)}; expected {_shown(one)}"
+        elif one is not None or other is not None:
+            present = one if one is not None else other
+            if present is None or not _as_if_absent(name, present):
+                return f"attribute {name!r} is {_shown(other)}; expected {_shown(one)}"
+    return ""
+
+
+_CHANGES = {
+    "Softmax": (13,), "LogSoftmax": (13,), "Hardmax": (13,), "Dropout": (7, 12), "Pad": (11,), "Slice": (10,),
+    "Clip": (6, 11), "Resize": (11, 13), "Upsample": (9,), "BatchNormalization": (7, 14), "GroupNormalization": (21,),
+    "Squeeze": (13,), "Unsqueeze": (13,), "Split": (13, 18), "TopK": (10, 11), "Scan": (9,), "AveragePool": (7, 10, 19),
+    "Add": (7,), "Sub": (7,), "Mul": (7,), "Div": (7,), "Pow": (7,), "And": (7,), "Or": (7,), "Xor": (7,),
+    "Equal": (7,), "Greater": (7,), "Less": (7,), "Gemm": (7,), "PRelu": (7,), "Cast": (6,), "Reshape": (5,),
+    "Tile": (6,), "Gather": (11,), "Concat": (4,), "GridSample": (20,), "DFT": (20,),
+    "MaxPool": (10,), "ConstantOfShape": (9,),
+    "ReduceSum": (13,), "ReduceMean": (18,), "ReduceMax": (18,), "ReduceMin": (18,), "ReduceProd": (18,),
+    "ReduceL1": (18,), "ReduceL2": (18,), "ReduceLogSum": (18,), "ReduceLogSumExp": (18,), "ReduceSumSquare": (18,),
+    "LSTM": (7, 14), "GRU": (7, 14), "RNN": (7, 14), "Attention": (24,), "NonMaxSuppression": (11,), "RoiAlign": (16,),
+}  # fmt: skip
+"""Operator sets from which on an operator means something else, or is written otherwise."""
+
+
+def _meaning(node: ir.Node, opset: int) -> int:
+    return sum(opset >= version for version in _CHANGES.get(kind(node), ()))
+
+
+def _effective(side: Side, node: ir.Node, name: str) -> ir.Attr | None:
+    """Return a node's attribute, its operator's default where it is absent; None where there is no default."""
+    found = node.attributes.get(name)
+    if found is not None:
+        return found
+    try:
+        schema = onnx.defs.get_schema(node.op_type, side.opset(node), node.domain)
+    except onnx.defs.SchemaError:
+        return None
+    declared = schema.attributes.get(name)
+    if declared is None or not declared.default_value.name:
+        return None
+    return ir.serde.deserialize_attribute(declared.default_value)
+
+
+def _as_if_absent(name: str, attribute: ir.Attr) -> bool:
+    """Tell whether an attribute that the other operator lacks says what its absence means."""
+    if name in _SPATIAL:
+        return all(n == _SPATIAL[name] for n in attribute.value)
+    if name == "perm":
+        return list(attribute.value) == list(range(len(attribute.value)))[::-1]
+    return False
+
+
+def _same(x: ir.Attr, y: ir.Attr) -> bool:
+    if x.type != y.type:
+        return False
+    if x.type in (ir.AttributeType.FLOAT, ir.AttributeType.FLOATS):
+        one, other = (np.asarray(a.value, np.float32) for a in (x, y))  # what a file can hold of them
+        return np.array_equal(one, other, equal_nan=True)
+    if x.type == ir.AttributeType.TENSOR:
+        same = x.value.dtype == y.value.dtype and list(x.value.shape) == list(y.value.shape)
+        return same and np.array_equal(x.value.numpy(), y.value.numpy())
+    if x.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS):
+        return False
+    return bool(x.value == y.value)
+
+
+def _shown(attribute: ir.Attr | None) -> str:
+    if attribute is None:
+        return "absent"
+    simple = attribute.type not in (ir.AttributeType.TENSOR, ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
+    return f"{attribute.value!r}" if simple else "another"

@@ -1,0 +1,37 @@
+"""Source and file in the operators that have laws: joined ones written out, guards that never act taken out."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from normdeploy.verification.derivation.side.joined_operators import has_joined, write_out
+from normdeploy.verification.derivation.side.nan_guards import has_guards, take_out_guards
+
+
+@dataclass(frozen=True)
+class Plainly:
+    """Two graphs that compute what source and file compute.
+
+    Args:
+        source, file: the graphs. between: names of values that the file itself does not have.
+        gone: how many operators of the file were taken out.
+    """
+
+    source: ir.Model
+    file: ir.Model
+    between: Collection[str]
+    gone: int
+
+
+def written_plainly(source: ir.Model, file: ir.Model) -> Plainly | None:
+    """Return both graphs written plainly; None where they are already."""
+    if not any(has_joined(model) or has_guards(model) for model in (source, file)):
+        return None
+    source, file = source.clone(), file.clone()
+    write_out(source)
+    take_out_guards(source)
+    between = write_out(file)
+    return Plainly(source, file, between, take_out_guards(file))
