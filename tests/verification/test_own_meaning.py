@@ -12,9 +12,10 @@ import torch
 from onnx import parser
 
 from normdeploy.api import fold
-from normdeploy.errors import VerificationError
+from normdeploy.errors import GraphError, VerificationError
 from normdeploy.graph.operators import OPERATORS
 from normdeploy.verification import verify
+from normdeploy.verification.sides.graph_reference import GraphReference
 
 BODIES = {
     "Hardmax": (12, "c = Hardmax <axis = 1> (r)", "c = Hardmax <axis = 1> (r)"),
@@ -130,3 +131,28 @@ def test_nor_hides_a_narrow_type_that_an_operator_is_misread(
     verdict = verify(path, path, level="quick")
     assert verdict.status == "error"
     assert "differs from what onnxruntime computes of the file" in " ".join(verdict.reasons)
+
+
+CLOSE = """<ir_version: 10, opset_import: ["" : 20]>
+    net (float[n,2] x) => (float[2] y) <float[2] held = {1.0, 2.0}, float[2] a = {0.5, 0.5}, int64[1] two = {2}> {
+      zero = Constant <value_float = 0.0> ()
+      still = Mul(x, zero)
+      none = ReduceSum <keepdims = 0> (still)
+      near = Constant <value_floats = [0.5, 0.5000001]> ()
+      scores = Sum(a, near, none)
+      best, order = TopK(scores, two)
+      y = Gather(held, order)
+    }"""
+
+
+def test_an_order_of_all_but_equal_scores_is_no_other_meaning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A runtime that rounds their sum otherwise turns it, however little the inputs matter."""
+    onnx.save(parser.parse_model(CLOSE), tmp_path / "file.onnx")
+    reference = GraphReference(tmp_path / "file.onnx", tmp_path)
+    feeds = {"x": np.ones((3, 2), np.float32)}
+    assert reference.truth(feeds)[0].tolist() == [2.0, 1.0]
+    monkeypatch.setattr(reference, "native", lambda _: [np.float32([1.0, 2.0])])
+    assert reference.truth(feeds)[0].tolist() == [2.0, 1.0]
+    monkeypatch.setattr(reference, "native", lambda _: [np.float32([2.0, 9000.0])])
+    with pytest.raises(GraphError, match="an operator of it means something else here"):
+        reference.truth(feeds)
