@@ -69,7 +69,7 @@ _FOREIGN = frozenset(sys.stdlib_module_names - {"types", "collections", "functoo
         "fastai",
         "composer",
     ),
-    *("datasets", "wandb", "tensorboard", "tensorboardX", "mlflow", "comet_ml", "neptune", "clearml", "ray"),
+    *("wandb", "tensorboard", "tensorboardX", "mlflow", "comet_ml", "neptune", "clearml"),
 }
 
 
