@@ -1,4 +1,4 @@
-"""The room's own order: modules and subrooms import one way, and none has more lines than one sitting reads."""
+"""Three large rooms, `verification`, `exporting` and `rewrite`: modules and subrooms import one way, in no circle."""
 
 from __future__ import annotations
 
