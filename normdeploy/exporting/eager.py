@@ -40,33 +40,26 @@ def require_numbers(model: nn.Module) -> None:
     Raises:
         ModelError: one lies on device "meta", which has shapes alone, or this process holds a part of it.
     """
+    # what has not been imported has sharded nothing, and importing it takes a second
+    tensors, wrappers = sys.modules.get("torch.distributed.tensor"), sys.modules.get("torch.distributed.fsdp")
+    sharded = ""
     for name, tensor in (*model.named_parameters(), *model.named_buffers()):
         if tensor.is_meta:
             raise ModelError(
                 f"{name!r} lies on device 'meta', which holds no numbers; expected trained weights: build the model "
                 "without that device, or call model.to_empty(device='cpu') and load all of its state"
             )
-    if found := _sharded(model):
+        if tensors is not None and isinstance(tensor, tensors.DTensor):  # FSDP's second form
+            sharded = sharded or repr(name)
+    for name, module in model.named_modules():
+        if wrappers is not None and isinstance(module, wrappers.FullyShardedDataParallel):  # its first
+            sharded = sharded or (repr(name) if name else "the model")
+    if sharded:
         raise ModelError(
-            f"{found} is sharded among processes; expected whole weights in one: load get_model_state_dict(model, "
+            f"{sharded} is sharded among processes; expected whole weights in one: load get_model_state_dict(model, "
             "options=StateDictOptions(full_state_dict=True)), both of torch.distributed.checkpoint.state_dict, into a "
             "model that is not"
         )
-
-
-def _sharded(model: nn.Module) -> str:
-    """Return the path of a parameter of FSDP's second form, or of a module of its first; "" where there is none."""
-    # what has not been imported has sharded nothing, and importing it takes a second
-    tensors, wrappers = sys.modules.get("torch.distributed.tensor"), sys.modules.get("torch.distributed.fsdp")
-    if tensors is not None:
-        for name, tensor in (*model.named_parameters(), *model.named_buffers()):
-            if isinstance(tensor, tensors.DTensor):
-                return repr(name)
-    if wrappers is not None:
-        for name, module in model.named_modules():
-            if isinstance(module, wrappers.FullyShardedDataParallel):
-                return repr(name) if name else "the model"
-    return ""
 
 
 @contextmanager

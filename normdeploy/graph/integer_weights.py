@@ -15,23 +15,17 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 import torch
-from torch import Tensor
 
 from normdeploy.errors import GraphError
 from normdeploy.graph.edit import constant_of, free_name, rename, take_out_unread, take_place
 from normdeploy.graph.evaluated_region import evaluate_region
 from normdeploy.graph.exact import constant_tensor
+from normdeploy.graph.operators.narrow_types import ENDS, quantized_type
+from normdeploy.graph.operators.quantize_linear import spread_along
 from normdeploy.graph.operators.random import RANDOM
 from normdeploy.graph.walk import bodies_of
 
-_INTEGERS = {
-    ir.DataType.INT8: (-128, 127),
-    ir.DataType.UINT8: (0, 255),
-    ir.DataType.INT16: (-32768, 32767),
-    ir.DataType.UINT16: (0, 65535),
-    ir.DataType.INT4: (-8, 7),
-    ir.DataType.UINT4: (0, 15),
-}
+_INTEGERS = frozenset(ENDS) - {ir.DataType.INT2, ir.DataType.UINT2}
 _MOST = 64
 """Operators in front of a weight's quantizer that are evaluated."""
 
@@ -95,13 +89,15 @@ def _quantized(node: ir.Node, *, reciprocal: bool) -> Integers | None:
         x, scale, *rest = evaluate_region(cone, {}, operands, dtype=dtype)
     except GraphError:
         return None
-    kind = _integer_type(node, rest[0] if rest else None)
-    if kind is None:
+    kind = quantized_type(node, rest[0] if rest else None)
+    if kind not in _INTEGERS:
         return None
-    low, high = _INTEGERS[kind]
-    axis, block = node.attributes.get_int("axis", 1), node.attributes.get_int("block_size", 0)
-    step = _spread(scale, x, axis, block)
-    zero = _spread(rest[0].to(dtype), x, axis, block) if rest else torch.zeros((), dtype=dtype)
+    low, high = ENDS[kind]
+    try:
+        step = spread_along(node, scale, x)
+        zero = spread_along(node, rest[0].to(dtype), x) if rest else torch.zeros((), dtype=dtype)
+    except ValueError:  # its axis is none of the weight's: no runtime takes it
+        return None
     whole = torch.round(x * (1.0 / step) if reciprocal else x / step) + zero
     if not bool(torch.isfinite(whole).all()):
         return None
@@ -123,27 +119,6 @@ def _keep_step(graph: ir.Graph, node: ir.Node) -> None:
     take_out_unread([step])
     rename(value, name if step.graph is None else free_name(graph, f"{name}.stored"))
     graph.register_initializer(value)
-
-
-def _integer_type(node: ir.Node, zero: Tensor | None) -> ir.DataType | None:
-    """Return the type of a quantizer's integers: its zero point's, or the attribute's, or uint8."""
-    if zero is None:
-        kind = ir.DataType(node.attributes.get_int("output_dtype", 0) or ir.DataType.UINT8)
-    else:
-        value = node.inputs[2]
-        tensor = constant_tensor(value)
-        declared = None if value is None else value.dtype if tensor is None else tensor.dtype
-        kind = declared or ir.DataType.from_numpy(zero.numpy().dtype)
-    return kind if kind in _INTEGERS else None
-
-
-def _spread(parameter: Tensor, like: Tensor, axis: int, block: int) -> Tensor:
-    if parameter.numel() == 1:
-        return parameter.reshape(())
-    if block:
-        at = axis % like.dim()
-        return parameter.repeat_interleave(block, dim=at).narrow(at, 0, like.shape[at])
-    return parameter.reshape([-1 if at == axis % like.dim() else 1 for at in range(like.dim())])
 
 
 def _clipped(node: ir.Node) -> Integers | None:

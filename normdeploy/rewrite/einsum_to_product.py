@@ -116,20 +116,21 @@ class Equation:
     @property
     def is_convolution(self) -> bool:
         """Whether it is a convolution of one tap."""
-        return len(self.result) in (4, 5) and self.result[1] == self.written and not self.stacked
+        shaped = len(self.result) in (4, 5) and self.result[1] == self.written
+        return self.turned == self.result and shaped and not self.stacked
 
     @property
     def turns_product(self) -> bool:
         """Whether it is a MatMul of the weight with the data, in this order."""
-        return self.result[-2:-1] == self.written and self.result[-1] in self.rows
+        return self.turned == self.result and self.result[-2:-1] == self.written and self.result[-1] in self.rows
 
     @property
     def is_short(self) -> bool:
         """Whether it is a map, or one operator."""
         if not self.summed:
             return True
-        in_place = self.data[-1] == self.summed and self.data[-2] in self.rows
-        return self.turned == self.result and (in_place or self.turns_product or self.is_convolution)
+        in_place = self.turned == self.result and self.data[-1] == self.summed and self.data[-2] in self.rows
+        return in_place or self.turns_product or self.is_convolution
 
 
 def read(node: ir.Node) -> Equation | None:
@@ -254,10 +255,10 @@ def _write(region: Region, node: ir.Node, equation: Equation, context: RewriteCo
             region, node, equation, [letter if letter in equation.weight else "" for letter in equation.data]
         )
         chain.add("Mul", [weight], list(equation.data))
-    elif equation.turned == result and equation.turns_product:
+    elif equation.turns_product:
         weight = _stack(region, node, equation, result[:-2], [written, summed])
         chain.add("MatMul", [weight], list(result), reverse=True)
-    elif equation.turned == result and equation.is_convolution:
+    elif equation.is_convolution:
         weight = _weight(region, node, equation, [written, summed, *[""] * (len(result) - 2)])
         chain.add("Conv", [weight], list(result))
     else:

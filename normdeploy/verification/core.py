@@ -185,9 +185,11 @@ def _ask(context: Context, example: Arrays, data: Any) -> None:
         context.checks += check_proven(context)
         if context.proven is not None:
             graph = context.reference.graph
-            ends = own_ends((row.node for row in context.proven.open), () if graph is None else graph.graph.all_nodes())
-            names = frozenset({*context.proven.to_be_seen, *(ends if graph is not None else ())})
-            context.subject.watch = Watch(names, ends) if names else context.subject.watch
+            opened = (row.node for row in context.proven.open)
+            ends = {} if graph is None else own_ends(opened, graph.graph.all_nodes())
+            names = frozenset({*context.proven.to_be_seen, *ends})
+            if names:
+                context.subject.watch = Watch(names, ends)
         if context.proven is None or not context.proven.confirmed:
             context.effort.limit *= UNPROVEN
             follow_after_all(context)

@@ -143,12 +143,16 @@ class Case:
         """
         if self.noisy is None or not self.noisy.decides:
             return False
+        while not self._ties.too_many(index) and self._ties.runs < _LOOKS:
+            self._ties.look(self._noise_of_eager)
+        return self._ties.too_many(index)
+
+    @cached_property
+    def _noise_of_eager(self) -> list[Floats]:
+        """Eager's RMS error at each element of each output; infinite where it cannot stand for S."""
         sizes = [self._eager_noise(i) if is_float(y) else 0.0 for i, y in enumerate(self.truth)]
         pairs = zip(self.truth, sizes, strict=True)
-        noise = [np.full(np.shape(y), np.inf if size is None else size) for y, size in pairs]
-        while not self._ties.too_many(index) and self._ties.runs < _LOOKS:
-            self._ties.look(noise)
-        return self._ties.too_many(index)
+        return [np.full(np.shape(y), np.inf if size is None else size) for y, size in pairs]
 
     @property
     def found_undecided(self) -> list[int]:

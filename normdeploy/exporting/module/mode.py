@@ -246,7 +246,7 @@ def evaluation_mode(model: nn.Module, *, fast: bool = False) -> Iterator[ModeRep
 
     Raises:
         ModeError: something stays in training mode (a property without setter, a flag that resets itself).
-        ModelError: a parameter or buffer lies on device "meta".
+        ModelError: a parameter or buffer holds no numbers, or a part of them.
     """
     report = ModeReport(
         was_training=bool(model.training),

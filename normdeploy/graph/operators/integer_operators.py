@@ -12,9 +12,7 @@ from torch import Tensor
 
 from normdeploy.graph.operators.call import Call, Implementation, Inputs, Stored, need, optional
 from normdeploy.graph.operators.linear_operators import LINEAR
-
-RANGES = {torch.int8: (-128, 127), torch.uint8: (0, 255), torch.int16: (-32768, 32767), torch.uint16: (0, 65535)}
-"""The ends of the types that values are quantized to."""
+from normdeploy.graph.operators.narrow_types import ENDS, FROM_TORCH
 
 
 def spread(parameter: Tensor, rank: int, axis: int) -> Tensor:
@@ -47,7 +45,7 @@ def stored(call: Call, y: Tensor, step: Tensor, zero: Tensor | None, *, like: Te
         like: of the type to store where there is no zero point.
     """
     target = like.dtype if zero is None else zero.dtype
-    low, high = RANGES[target]
+    low, high = ENDS[FROM_TORCH[target]]
     whole = y / spread(step, y.dim(), axis)
     whole = torch.round(whole) if call.stored is Stored.WHOLE else whole
     whole = whole if zero is None else whole + spread(zero.to(call.dtype), y.dim(), axis)

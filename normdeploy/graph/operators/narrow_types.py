@@ -34,12 +34,13 @@ NARROW_FLOATS: dict[ir.DataType, float] = {
 }
 """Floats of so few bits that what is stored in them is a choice among few numbers, as of integers; their largest."""
 
-_TORCH = {
+FROM_TORCH = {
     torch.int8: ir.DataType.INT8,
     torch.uint8: ir.DataType.UINT8,
     torch.int16: ir.DataType.INT16,
     torch.uint16: ir.DataType.UINT16,
 }
+"""Integers of 8 and 16 bits by torch's own types for them."""
 
 
 def quantized_type(node: ir.Node, zero: Tensor | None = None) -> ir.DataType | None:
@@ -56,12 +57,12 @@ def quantized_type(node: ir.Node, zero: Tensor | None = None) -> ir.DataType | N
         return ir.DataType.UINT8
     tensor = constant_tensor(given)
     known = given.dtype if tensor is None else tensor.dtype
-    return _TORCH.get(zero.dtype) if known is None and zero is not None else known
+    return FROM_TORCH.get(zero.dtype) if known is None and zero is not None else known
 
 
 def integers_in(dtype: ir.DataType) -> torch.dtype:
     """Return the torch type that integers of a narrow type stand in."""
-    return next((own for own, other in _TORCH.items() if other is dtype), torch.int8)
+    return next((own for own, other in FROM_TORCH.items() if other is dtype), torch.int8)
 
 
 def wrapped(x: Tensor, dtype: ir.DataType) -> Tensor:

@@ -18,6 +18,9 @@ from normdeploy.graph.operators.narrow_types import ENDS, quantized_type
 from normdeploy.graph.traits import is_quantizer, kind_of
 from normdeploy.verification.sides.grids import RESULT_ZERO
 
+Ends = tuple[Array, Array]
+"""The real numbers at both ends, each one or one per channel."""
+
 _SAME = 1e-5
 """Relative distance within which ends are one: a step is stored in float32, or computed there."""
 
@@ -28,47 +31,39 @@ def own_ends(nodes: Iterable[ir.Node], source: Iterable[ir.Node]) -> dict[str, t
     Args:
         nodes: of the file. source: the source's.
     """
-    theirs = [ends for node in source if (ends := _ends(node)) is not None]
+    theirs = [cuts[1] for node in source if (cuts := _cuts(node)) is not None]
     found: dict[str, tuple[int, int]] = {}
     for node in nodes:
-        ends, whole = _ends(node), _integers(node)
-        if ends is not None and whole is not None and not any(_alike(ends, other) for other in theirs):
-            found[str(node.outputs[0].name)] = whole
+        cuts = _cuts(node)
+        if cuts is not None and not any(_alike(cuts[1], other) for other in theirs):
+            found[str(node.outputs[0].name)] = cuts[0]
     return found
 
 
-def _zero_place(node: ir.Node) -> int | None:
-    return 2 if is_quantizer(node) else RESULT_ZERO.get(kind_of(node))
+def _cuts(node: ir.Node) -> tuple[tuple[int, int], Ends] | None:
+    """Return the ends of the integers that an operator makes of its result, and the real numbers there.
 
-
-def _integers(node: ir.Node) -> tuple[int, int] | None:
-    """Return the ends of the integers that an operator makes of its result; None where it quantizes nothing."""
-    place = _zero_place(node)
+    None where it quantizes nothing, or where the numbers are not constant.
+    """
+    place = 2 if is_quantizer(node) else RESULT_ZERO.get(kind_of(node))
     if place is None:
         return None
+    given = node.inputs[place] if place < len(node.inputs) else None
     if is_quantizer(node):
         dtype = quantized_type(node)
     else:
-        tensor = constant_tensor(node.inputs[place]) if place < len(node.inputs) else None
+        tensor = constant_tensor(given)
         dtype = None if tensor is None else tensor.dtype
-    return None if dtype is None else ENDS.get(dtype)
-
-
-def _ends(node: ir.Node) -> tuple[Array, Array] | None:
-    """Return the real numbers at both ends, one or one per channel; None where they are not constant."""
-    place, whole = _zero_place(node), _integers(node)
-    if place is None or whole is None:
-        return None
+    whole = None if dtype is None else ENDS.get(dtype)
     step = constant64(node.inputs[place - 1])
-    given = node.inputs[place] if place < len(node.inputs) else None
     zero = np.zeros(()) if given is None else constant64(given)
-    if step is None or zero is None:
+    if whole is None or step is None or zero is None:
         return None
     low, high = (((end - zero) * step).reshape(-1) for end in whole)
-    return low, high
+    return whole, (low, high)
 
 
-def _alike(one: tuple[Array, Array], other: tuple[Array, Array]) -> bool:
+def _alike(one: Ends, other: Ends) -> bool:
     size = max(one[0].size, other[0].size)
     if {one[0].size, other[0].size} - {1, size}:
         return False
