@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
+
+from normdeploy.array_types import Array
 
 Resize = Literal["stretch", "crop", "fit"]
 Filter = Literal["nearest", "bilinear", "bicubic", "lanczos"]
@@ -15,7 +16,7 @@ SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", "
 
 def decode_image(
     path: Path, channels: int, size: tuple[int, int], resize: Resize = "stretch", interpolation: Filter = "bilinear"
-) -> tuple[npt.NDArray[Any], int]:
+) -> tuple[Array, int]:
     """Return an image's pixels, upright as its EXIF orientation says, [H, W, C], and the value of white.
 
     Args:

@@ -21,11 +21,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from normdeploy.array_types import Array, Floats
+
 _Z = 1.959963984540054  # of the normal distribution, 97.5 % below
 _DRAWS = 1000
 _SEED = 0
 
-Rows = npt.NDArray[np.float64]
+Rows = Floats
 
 
 @dataclass(frozen=True)
@@ -73,7 +75,7 @@ def resampled(statistic: Callable[[Rows], Any], parts: Rows) -> Interval:
     return Interval(float(statistic(parts.sum(axis=0))), float(low), float(high))
 
 
-def error_parts(outputs: Sequence[npt.NDArray[Any]], truth: Sequence[npt.NDArray[Any]]) -> Rows:
+def error_parts(outputs: Sequence[Array], truth: Sequence[Array]) -> Rows:
     """Return per row, for each output, the sums of squares of error and truth; unequal places of integers."""
     columns: list[Rows] = []
     for found, expected in zip(outputs, truth, strict=True):

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
-from normdeploy.array_types import Floats
+from normdeploy.array_types import Array, Floats
 from normdeploy.budget import parse_budget
 from normdeploy.building.build_files import Outputs, Stage, write_report
 from normdeploy.building.measure_step import timed_inputs
@@ -121,7 +121,7 @@ def _quality(files: dict[str, Path], splits: Splits) -> dict[str, Any]:
     return {"measure": "accuracy" if decides else "R²", "count": len(test), "rows": rows}
 
 
-def measured(found: Floats, targets: npt.NDArray[Any], *, decides: bool) -> Interval:
+def measured(found: Floats, targets: Array, *, decides: bool) -> Interval:
     """Return accuracy, or R², with its interval over the rows."""
     if not decides:
         return resampled(_explained, _squares(found, targets))
@@ -129,7 +129,7 @@ def measured(found: Floats, targets: npt.NDArray[Any], *, decides: bool) -> Inte
     return share(int(right.sum()), right.size) if right.ndim == 1 else resampled(_mean, _counts(right))
 
 
-def lost(whole: Floats, found: Floats, targets: npt.NDArray[Any], *, decides: bool) -> Interval:
+def lost(whole: Floats, found: Floats, targets: Array, *, decides: bool) -> Interval:
     """Return by how much the measure of ``whole`` is above that of ``found``, on the same rows."""
     if not decides:
         both = np.concatenate([_squares(whole, targets), _squares(found, targets)], axis=1)
@@ -141,7 +141,7 @@ def lost(whole: Floats, found: Floats, targets: npt.NDArray[Any], *, decides: bo
     return resampled(lambda sums: _mean(sums[..., :2]) - _mean(sums[..., 2:]), both)
 
 
-def _squares(found: Floats, targets: npt.NDArray[Any]) -> Floats:
+def _squares(found: Floats, targets: Array) -> Floats:
     """Return per row the squared error, and the square of the targets' distance from their mean."""
     wanted = targets.astype(np.float64).reshape(len(targets), -1)
     error = (found.reshape(len(found), -1) - wanted) ** 2

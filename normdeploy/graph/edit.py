@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from normdeploy.array_types import Floats
 from normdeploy.graph.exact import ExactTensor, Parts
 from normdeploy.graph.walk import graphs_of
 
@@ -128,7 +129,7 @@ def view_as(graph: ir.Graph, node: ir.Node, source: ir.Value, sizes: Sequence[in
 
 def put_exact(
     graph: ir.Graph,
-    compute: Callable[[], npt.NDArray[np.float64]],
+    compute: Callable[[], Floats],
     shape: Sequence[int],
     dtype: ir.DataType,
     name: str,

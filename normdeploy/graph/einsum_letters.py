@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from string import ascii_letters
-from typing import Any
 
-import numpy.typing as npt
 import onnx_ir as ir
+
+from normdeploy.array_types import Array
 
 
 def letters_of(node: ir.Node, ranks: Sequence[int]) -> tuple[tuple[str, ...], str] | None:
@@ -54,7 +54,7 @@ def averaged_by(terms: tuple[str, ...], written: str, weights: int, axis: int) -
     return letter if summed == {letter} and letter in data and set(rows) <= set(written) else None
 
 
-def placed(array: npt.NDArray[Any], term: str, order: Sequence[str]) -> npt.NDArray[Any]:
+def placed(array: Array, term: str, order: Sequence[str]) -> Array:
     """Return an operand's array with one axis per letter of an order, of size 1 for those that it does not have.
 
     Args:

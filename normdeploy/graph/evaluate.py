@@ -10,13 +10,12 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
-import numpy.typing as npt
 import onnx_ir as ir
 import torch
 from torch import Tensor
 
+from normdeploy.array_types import Array
 from normdeploy.errors import GraphError, InputError
 from normdeploy.graph.bodies import BODIES, run_scans
 from normdeploy.graph.inlining import inline_functions
@@ -83,7 +82,7 @@ class Evaluator:
 
     def run(
         self,
-        feeds: Mapping[str, npt.NDArray[Any] | Tensor],
+        feeds: Mapping[str, Array | Tensor],
         *,
         fetch: Sequence[str] | None = None,
         replace: Mapping[str, Tensor] | None = None,

@@ -12,11 +12,11 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import onnx_ir as ir
+
+from normdeploy.array_types import Array, Floats
 
 AFFINE_DOMAIN = "normdeploy"
 """Domain of our internal operators; nothing of it is left in a written file."""
@@ -26,14 +26,14 @@ FLOATS = frozenset({ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16, 
 BLOCK = 1 << 17
 """Elements of a constant that are held in float64 at a time where it is computed piece by piece (1 MiB)."""
 
-Reader = Callable[[int, int], npt.NDArray[np.float64]]
+Reader = Callable[[int, int], Floats]
 """(start, stop) -> that piece of a constant, unrounded, as an array of its own."""
 
-Step = tuple[np.ufunc, npt.NDArray[np.float64]]
+Step = tuple[np.ufunc, Floats]
 """An elementwise operation with an array that broadcasts against the value."""
 
 
-def compress(array: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+def compress(array: Floats) -> Floats:
     """Return ``array`` with every axis along which it is constant shrunk to size 1."""
     whole = array
     for axis, size in enumerate(array.shape):
@@ -74,7 +74,7 @@ class Parts:
         size = max(BLOCK // max(slab, 1) // step, 1) * step
         return ((start, min(start + size, length)) for start in range(0, length, size))
 
-    def pieces(self, shape: tuple[int, ...], step: int = 1) -> Iterator[tuple[int, int, npt.NDArray[np.float64]]]:
+    def pieces(self, shape: tuple[int, ...], step: int = 1) -> Iterator[tuple[int, int, Floats]]:
         """Return start, stop and value of each piece of a value of ``shape``, one at a time."""
         read = self.open()
         return ((start, stop, read(start, stop)) for start, stop in self.cuts(shape, step))
@@ -83,11 +83,11 @@ class Parts:
         """Return the index of a piece in the whole."""
         return (*(slice(None),) * self.axis, slice(start, stop))
 
-    def scaled(self, factor: npt.NDArray[np.float64]) -> Parts:
+    def scaled(self, factor: Floats) -> Parts:
         """Return the parts of the value times ``factor``, which has its rank and broadcasts against it."""
         return self._then(np.multiply, factor)
 
-    def shifted(self, addend: npt.NDArray[np.float64]) -> Parts:
+    def shifted(self, addend: Floats) -> Parts:
         """Return the parts of the value plus ``addend``, which has its rank and broadcasts against it."""
         return self._then(np.add, addend)
 
@@ -108,13 +108,13 @@ class Parts:
         same = all(mine[1] is theirs[1] for mine, theirs in zip(self.steps, other.steps, strict=False))
         return self.steps[known:] if same else None
 
-    def step(self, piece: npt.NDArray[np.float64], step: Step, start: int, stop: int) -> npt.NDArray[np.float64]:
+    def step(self, piece: Floats, step: Step, start: int, stop: int) -> Floats:
         """Apply one step to a piece, in place."""
         ufunc, operand = step
         cut = operand if operand.shape[self.axis] == 1 else operand[self.place(start, stop)]
         return np.asarray(ufunc(piece, cut, out=piece))
 
-    def _then(self, ufunc: np.ufunc, operand: npt.NDArray[np.float64]) -> Parts:
+    def _then(self, ufunc: np.ufunc, operand: Floats) -> Parts:
         def load() -> Reader:
             read = self.open()
             return lambda start, stop: self.step(read(start, stop), (ufunc, operand), start, stop)
@@ -124,7 +124,7 @@ class Parts:
 
 def read_together(
     versions: Sequence[Parts], shape: tuple[int, ...], step: int = 1
-) -> Iterator[tuple[int, int, int, npt.NDArray[np.float64]]]:
+) -> Iterator[tuple[int, int, int, Floats]]:
     """Read several versions of one constant at once, each made of the one before it (:meth:`Parts.steps_from`).
 
     Yields:
@@ -159,7 +159,7 @@ class ExactTensor(ir.LazyTensor):
 
     def __init__(
         self,
-        compute: Callable[[], npt.NDArray[Any]],
+        compute: Callable[[], Array],
         dtype: ir.DataType,
         shape: ir.Shape | tuple[int, ...],
         name: str | None = None,
@@ -175,7 +175,7 @@ class ExactTensor(ir.LazyTensor):
         # what a lazy tensor shows is the function that computes it, which is a method of this tensor
         return f"{type(self).__name__}<{self.dtype},{self.shape}>(name={self.name!r})"
 
-    def numpy64(self) -> npt.NDArray[np.float64]:
+    def numpy64(self) -> Floats:
         """Return the unrounded float64 value."""
         value = np.asarray(self._compute(), dtype=np.float64)
         expected = tuple(self.shape.numpy())
@@ -183,7 +183,7 @@ class ExactTensor(ir.LazyTensor):
             raise ValueError(f"constant {self.name!r} computed with shape {value.shape}; expected {expected}")
         return value
 
-    def _rounded(self) -> ir.Tensor[npt.NDArray[Any]]:
+    def _rounded(self) -> ir.Tensor[Array]:
         with np.errstate(over="ignore"):  # overflow to inf in float16 is the rounding's true result; verified later
             if self.parts is None:
                 rounded = round_once(self.numpy64(), self.dtype)
@@ -195,7 +195,7 @@ class ExactTensor(ir.LazyTensor):
             return ir.Tensor(rounded, dtype=self.dtype, name=self.name)
 
 
-def round_once(values: npt.NDArray[np.float64], dtype: ir.DataType) -> npt.NDArray[Any]:
+def round_once(values: Floats, dtype: ir.DataType) -> Array:
     """Round float64 to a stored dtype, to nearest, ties to even.
 
     NumPy goes to bfloat16 by way of float32, which rounds twice: 1 + 2^-8 + 2^-40 would become 1. So float32 is made
@@ -211,7 +211,7 @@ def round_once(values: npt.NDArray[np.float64], dtype: ir.DataType) -> npt.NDArr
     return bits.view(np.float32).astype(dtype.numpy())
 
 
-def tensor64(tensor: ir.TensorProtocol) -> npt.NDArray[Any]:
+def tensor64(tensor: ir.TensorProtocol) -> Array:
     """Return a tensor's value: float64 (unrounded where known) for floats, its own dtype otherwise."""
     if isinstance(tensor, ExactTensor):
         return tensor.numpy64() if tensor.dtype in FLOATS else tensor.numpy()
@@ -256,7 +256,7 @@ def held_tensor(node: ir.Node) -> ir.TensorProtocol | None:
     return held
 
 
-def constant64(value: ir.Value | None) -> npt.NDArray[Any] | None:
+def constant64(value: ir.Value | None) -> Array | None:
     """Return a constant's value, floats as unrounded float64; None if ``value`` is not a constant.
 
     An initializer that is also a graph input can be overridden by the caller and is no constant.
@@ -271,7 +271,7 @@ def is_constant(value: ir.Value | None) -> bool:
     return tensor is not None and tensor.dtype in FLOATS
 
 
-def contracted(value: ir.Value, factor: npt.NDArray[np.float64], axes: Sequence[int]) -> npt.NDArray[np.float64]:
+def contracted(value: ir.Value, factor: Floats, axes: Sequence[int]) -> Floats:
     """Return the sum of a float constant times ``factor`` over ``axes``, which the result keeps with size 1.
 
     Args:

@@ -6,14 +6,13 @@ Every float is promoted to one dtype; constants too.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import onnx_ir as ir
 import torch
 from torch import Tensor
 
+from normdeploy.array_types import Array
 from normdeploy.errors import GraphError
 from normdeploy.graph.exact import FLOATS, held_tensor, tensor64
 from normdeploy.graph.fitting_sizes import misfit
@@ -29,7 +28,7 @@ _NARROW_INTEGERS = frozenset(kind for kind in ir.DataType if kind.is_integer() a
 _NARROW_FLOATS = frozenset(kind for kind in ir.DataType if kind.is_floating_point() and kind not in FLOATS)
 
 
-def promote(array: npt.NDArray[Any] | Tensor, dtype: torch.dtype) -> Tensor:
+def promote(array: Array | Tensor, dtype: torch.dtype) -> Tensor:
     """Return a tensor, floats as ``dtype``, everything else as it is."""
     if isinstance(array, Tensor):
         return array.to(dtype) if array.is_floating_point() else array

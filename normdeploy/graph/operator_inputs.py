@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import numpy.typing as npt
 import onnx_ir as ir
 
+from normdeploy.array_types import Array
 from normdeploy.graph.exact import constant_tensor, tensor64
 
 
-def array_of(value: ir.Value) -> npt.NDArray[Any]:
+def array_of(value: ir.Value) -> Array:
     """Return a float constant's exact value."""
     tensor = constant_tensor(value)
     assert tensor is not None

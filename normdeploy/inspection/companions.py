@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import onnx_ir as ir
 import torch
 
+from normdeploy.array_types import Array
 from normdeploy.graph import Evaluator
 
-Feeds = dict[str, npt.NDArray[Any]]
+Feeds = dict[str, Array]
 Run = Callable[[Feeds], Mapping[str, torch.Tensor]]
 
 # a sample and two companions: the smallest batch whose variance is no function of one difference

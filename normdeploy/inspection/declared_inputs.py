@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import numpy.typing as npt
 import onnx_ir as ir
 
+from normdeploy.array_types import Array
 from normdeploy.graph.onnx_files import declared
 from normdeploy.ort.made_inputs import make_inputs
 from normdeploy.ort.specs import TensorSpec
@@ -16,7 +14,7 @@ _SPATIAL = 32
 _LENGTH = 8
 
 
-def example_feeds(graph: ir.Graph) -> dict[str, npt.NDArray[Any]]:
+def example_feeds(graph: ir.Graph) -> dict[str, Array]:
     """Return one random value per graph input: floats N(0, 1), ids within the tables they index, flags true.
 
     Args:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import onnx_ir as ir
 
+from normdeploy.array_types import Array
 from normdeploy.errors import NormdeployError
 from normdeploy.graph import Evaluator, module_path
 from normdeploy.graph.inlining import inline_functions
@@ -33,7 +32,7 @@ _MIXED = 1e-9
 _AVERAGES = ("Reduce", "BatchNormalization", "MeanVarianceNormalization", "Einsum", "MatMul", "Gemm")
 
 
-def check_graph(model: ir.Model, feeds: Mapping[str, npt.NDArray[Any]] | None = None) -> Iterator[Finding]:
+def check_graph(model: ir.Model, feeds: Mapping[str, Array] | None = None) -> Iterator[Finding]:
     """Yield what is wrong or risky in the normalizations of a graph.
 
     Args:
@@ -47,7 +46,7 @@ def check_graph(model: ir.Model, feeds: Mapping[str, npt.NDArray[Any]] | None = 
         yield from _found(model.clone(), feeds)
 
 
-def _found(model: ir.Model, feeds: Mapping[str, npt.NDArray[Any]] | None) -> Iterator[Finding]:
+def _found(model: ir.Model, feeds: Mapping[str, Array] | None) -> Iterator[Finding]:
     inline_functions(model)
     infer_missing_types(model)
     constants = Constants(model)
@@ -115,7 +114,7 @@ def _random(model: ir.Model, constants: Constants) -> Iterator[Finding]:
             )
 
 
-def _mixes_samples(model: ir.Model, ledger: Ledger, feeds: dict[str, npt.NDArray[Any]]) -> Iterator[Finding]:
+def _mixes_samples(model: ir.Model, ledger: Ledger, feeds: dict[str, Array]) -> Iterator[Finding]:
     places = [
         module_path(node)
         for node in _nodes(model)

@@ -23,10 +23,11 @@ import onnx_ir as ir
 import torch
 from onnxscript.function_libs.torch_lib.ops import fft
 
+from normdeploy.array_types import Floats
 from normdeploy.exporting.translations.attention_translation import ints, op
 
 aten = torch.ops.aten
-Matrix = npt.NDArray[np.float64]
+Matrix = Floats
 
 LONGEST = 2048
 """Longest transform that becomes a matrix: (2 n)^2 numbers, 67 MB in float32."""

@@ -9,12 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from normdeploy.array_types import Floats
+from normdeploy.array_types import Array, Floats
 from normdeploy.rewrite.gauge.equations.expression_rows import Ints
 
 MOST_CELLS = 1 << 18
@@ -47,7 +45,7 @@ class Gauge:
         """Rank of the value."""
         return self.scale_of.ndim
 
-    def each(self, transform: Callable[[npt.NDArray[Any]], npt.NDArray[Any]]) -> Gauge:
+    def each(self, transform: Callable[[Array], Array]) -> Gauge:
         """Return the gauge with all arrays transformed alike."""
         return Gauge(transform(self.scale_of), transform(self.shift_of), transform(self.factor))
 

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from normdeploy.array_types import Floats
 from normdeploy.graph import FLOATS, constant64
 from normdeploy.graph.edit import is_read
 from normdeploy.graph.linear_view import Form, Linear
@@ -255,7 +256,7 @@ def whole_weight(linear: Linear) -> Whole:
     return Whole(stored.astype(np.int64) - offset, tuple(Fraction(float(step)) for step in steps.reshape(-1)))
 
 
-def _on_grid(node: ir.Node, rows: npt.NDArray[np.float64], axis: int) -> Whole:
+def _on_grid(node: ir.Node, rows: Floats, axis: int) -> Whole:
     """Return float weights as integers times a step per row, if they are."""
     whole = np.zeros(rows.shape, np.int64)
     steps: list[Fraction] = []

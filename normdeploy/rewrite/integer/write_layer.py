@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from normdeploy.array_types import Floats
 from normdeploy.graph.edit import free_name, put_constant, put_exact
 from normdeploy.graph.linear_view import Form
 from normdeploy.rewrite.integer.integer_source import BYTES, Ints, Range, Source, Stays
@@ -42,7 +43,7 @@ class Writer:
         """Register integers."""
         return put_constant(self.graph, array, f"{self.stem}.{name}", dtype)
 
-    def real(self, array: npt.NDArray[np.float64], dtype: ir.DataType, name: str) -> ir.Value:
+    def real(self, array: Floats, dtype: ir.DataType, name: str) -> ir.Value:
         """Register numbers that are rounded once."""
         return put_exact(self.graph, lambda: array, array.shape, dtype, f"{self.stem}.{name}")
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 import onnx_ir as ir
 
+from normdeploy.array_types import Floats
 from normdeploy.graph import ExactTensor
 from normdeploy.graph.edit import constant_of
 from normdeploy.graph.walk import graphs_of
@@ -58,7 +58,7 @@ class Builder:
         self.nodes[-1].metadata_props[STATISTIC] = "1"
         return value
 
-    def constant(self, role: str, values: npt.NDArray[np.float64]) -> ir.Value:
+    def constant(self, role: str, values: Floats) -> ir.Value:
         """Make a float constant, exact until it is written."""
         held = np.array(values, dtype=np.float64, order="C")
         name = f"{self.stem}_{role}"
@@ -70,7 +70,7 @@ class Builder:
         name = f"{self.stem}_{role}"
         return self._keep(constant_of(ir.tensor(np.array(values, dtype=np.int64), name=name), name))
 
-    def affine(self, scale: npt.NDArray[np.float64], shift: npt.NDArray[np.float64], x: ir.Value) -> ir.Value:
+    def affine(self, scale: Floats, shift: Floats, x: ir.Value) -> ir.Value:
         """Append scale x + shift, each only where it does something; both broadcast to x."""
         shape = x.shape
         for op_type, role, operand, neutral in (("Mul", "factor", scale, 1.0), ("Add", "offset", shift, 0.0)):

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 import onnx_ir as ir
 import torch
 from torch import Tensor
 
+from normdeploy.array_types import Floats
 from normdeploy.graph import evaluate_region
 from normdeploy.graph.operators.evaluation_limits import MOST_PROBED, require_elements
 from normdeploy.rewrite.recognise.norm_region import Region
@@ -48,7 +48,7 @@ class Probe:
         constants = evaluate_region(region.side, self.feeds, wanted)
         self._constants = dict(zip(wanted, constants, strict=True))
 
-    def run(self, x: npt.NDArray[np.float64], wanted: Sequence[ir.Value]) -> list[npt.NDArray[np.float64]]:
+    def run(self, x: Floats, wanted: Sequence[ir.Value]) -> list[Floats]:
         """Return the wanted values of the region for one input.
 
         Args:

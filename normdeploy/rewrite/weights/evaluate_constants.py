@@ -23,13 +23,12 @@ remembers its expression in place of its float64 value.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import onnx_ir as ir
 import torch
 
+from normdeploy.array_types import Array
 from normdeploy.errors import GraphError
 from normdeploy.graph import FLOATS, ExactTensor, constant_tensor
 from normdeploy.graph.edit import drop_unread, take_place
@@ -89,7 +88,7 @@ class _Walk:
         self.source_elements: dict[ir.Value, int] = {}
         self.unread: dict[ir.Value, int] = {}
         self.evaluated: list[ir.Node] = []
-        self.shape_nodes: dict[ir.Node, npt.NDArray[Any]] = {}
+        self.shape_nodes: dict[ir.Node, Array] = {}
         self.integers = set[str]()
         self.modified = False
 
@@ -121,13 +120,13 @@ class _Walk:
     def _is_constant(self, value: ir.Value) -> bool:
         return value in self.results or constant_tensor(value) is not None
 
-    def _integer_constant(self, value: ir.Value) -> npt.NDArray[Any] | None:
+    def _integer_constant(self, value: ir.Value) -> Array | None:
         if value in self.results:
             result = self.results[value].numpy()
             return None if result.dtype.kind == "f" else result
         return integer_constant(value)
 
-    def _accept_shape(self, node: ir.Node, known: npt.NDArray[Any]) -> None:
+    def _accept_shape(self, node: ir.Node, known: Array) -> None:
         output = node.outputs[0]
         self.expressions.leaves[output] = ir.Tensor(known, name=output.name)
         self.results[output] = torch.from_numpy(known.copy())

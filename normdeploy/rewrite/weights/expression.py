@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import onnx_ir as ir
 import torch
 
+from normdeploy.array_types import Array
 from normdeploy.graph import Parts, evaluate_node, parts64, tensor64
 
 
@@ -119,7 +118,7 @@ class Expressions:
         return inner.transposed(perm) if len(perm) == rank else None
 
 
-def as_torch(array: npt.NDArray[Any], dtype: torch.dtype) -> torch.Tensor:
+def as_torch(array: Array, dtype: torch.dtype) -> torch.Tensor:
     """Return a numpy array as a torch tensor; floats in ``dtype``. It may share memory: no operator writes to it."""
     # torch warns of memory that must not be written
     tensor = torch.from_numpy(array if array.flags.writeable else np.array(array, order="C"))

@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import onnx_ir as ir
 
+from normdeploy.array_types import Array
 from normdeploy.graph import constant64, constant_tensor
 from normdeploy.graph.edit import put_constant
 from normdeploy.graph.operator_inputs import optional
 from normdeploy.rewrite.sizes import Size, size_of
 from normdeploy.rewrite.weights.conditions import EXACT
 
-_IntegerConstant = Callable[[ir.Value], npt.NDArray[Any] | None]
+_IntegerConstant = Callable[[ir.Value], Array | None]
 _Dims = tuple[Size | None, ...]
 
 
-def integer_constant(value: ir.Value) -> npt.NDArray[Any] | None:
+def integer_constant(value: ir.Value) -> Array | None:
     """Return the integers of a constant; None of what is none."""
     return constant64(value) if value.dtype in EXACT and constant_tensor(value) is not None else None
 
@@ -34,7 +33,7 @@ class KnownShapes:
         self._known: dict[ir.Value, _Dims] = {}
         self._rank: dict[ir.Value, int] = {}
 
-    def visit(self, node: ir.Node, constant: _IntegerConstant = integer_constant) -> npt.NDArray[Any] | None:
+    def visit(self, node: ir.Node, constant: _IntegerConstant = integer_constant) -> Array | None:
         """Follow one node; return its result where every element of it is known.
 
         Args:

@@ -21,12 +21,11 @@ from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import onnx_ir as ir
 import torch
 from torch import Tensor
 
-from normdeploy.array_types import Array, Arrays
+from normdeploy.array_types import Array, Arrays, Floats
 from normdeploy.graph import FLOATS, Evaluator, ExactTensor, constant_tensor, tensor64
 from normdeploy.graph.evaluate import StandIn
 from normdeploy.graph.operator_evaluation import promote
@@ -125,7 +124,7 @@ class NoisyGraph:
         return self.evaluator.graph
 
     def _perturbed(self, tensor: ir.TensorProtocol, number: int, reach: float, *, written: bool) -> ExactTensor:
-        def compute() -> npt.NDArray[np.float64]:
+        def compute() -> Floats:
             value = tensor64(tensor)
             start = (self._seed * 40503 + number * 7919) % _PATTERN
             noise = _pattern()[start : start + min(value.size, _PATTERN)]
@@ -264,7 +263,7 @@ class NoisyGraph:
 
 
 @cache
-def _pattern() -> npt.NDArray[np.float64]:
+def _pattern() -> Floats:
     """Return the noise that weights take their piece of: 4 MB, of all graphs."""
     return np.tile(np.random.default_rng(0).uniform(-1, 1, _PATTERN), 2)
 

@@ -11,12 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
 from itertools import accumulate
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from normdeploy.array_types import Floats
+from normdeploy.array_types import Array, Floats
 from normdeploy.rewrite.affine.affine_map import SMALLEST
 
 Ints = npt.NDArray[np.int64]
@@ -29,7 +28,7 @@ _FEW = 8
 """Columns up to which one after the other is faster than a reduction."""
 
 
-def across(operation: np.ufunc, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+def across(operation: np.ufunc, array: Array) -> Array:
     """Return what an operation makes of each row's terms: of a few columns that takes a tenth of a reduction's time."""
     if array.shape[1] > _FEW and array.dtype.kind != "f":  # floats are added up in one order, however many they are
         return np.asarray(operation.reduce(array, axis=1))

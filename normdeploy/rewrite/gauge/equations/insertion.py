@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from normdeploy.array_types import Floats
+from normdeploy.array_types import Array, Floats
 from normdeploy.rewrite.gauge.equations.expression_rows import Flags, Held, Ints, Rows, combined, power
 
 _SHORT = 4
 """Terms up to which all bound unknowns of a row are renamed at once."""
 
 
-def grown(array: npt.NDArray[Any], size: int) -> npt.NDArray[Any]:
+def grown(array: Array, size: int) -> Array:
     """Return a longer array with zeros behind, which take no memory before they are written."""
     found = np.zeros(size, array.dtype)
     found[: len(array)] = array

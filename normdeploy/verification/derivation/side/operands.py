@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import onnx_ir as ir
 
+from normdeploy.array_types import Array
 from normdeploy.graph.traits import is_standard
 
 
@@ -25,7 +24,7 @@ def inputs_of(node: ir.Node) -> list[ir.Value | None]:
     return found
 
 
-def filling(node: ir.Node) -> npt.NDArray[Any]:
+def filling(node: ir.Node) -> Array:
     """Return the one number that a ConstantOfShape repeats, a 0 of float32 where it names none."""
     held = node.attributes.get_tensor("value", None)
     return np.zeros(1, np.float32) if held is None else held.numpy().reshape(1)

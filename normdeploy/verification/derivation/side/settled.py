@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from typing import Any
 
-import numpy.typing as npt
 import onnx_ir as ir
 
+from normdeploy.array_types import Array
 from normdeploy.verification.derivation.side.operands import inputs_of, kind
 
 _FOUND = frozenset({"NonZero", "Unique", "NonMaxSuppression", "StringSplit"})
@@ -37,7 +36,7 @@ def is_open(
     node: ir.Node,
     follows: Callable[[ir.Value], bool],
     opened: Collection[ir.Value],
-    constant: Callable[[ir.Value | None], npt.NDArray[Any] | None],
+    constant: Callable[[ir.Value | None], Array | None],
 ) -> bool:
     """Tell whether the shapes of an operator's results depend on what is fed.
 
@@ -53,7 +52,7 @@ def is_open(
     return False
 
 
-def _cut_up(node: ir.Node, constant: Callable[[ir.Value | None], npt.NDArray[Any] | None]) -> ir.Value | None:
+def _cut_up(node: ir.Node, constant: Callable[[ir.Value | None], Array | None]) -> ir.Value | None:
     """Return what the parts are of that a Concat joins again, in order and all of them; None where it does no such.
 
     However it is cut, it is as long as it was. Each part may be multiplied by matrices: its rows stay what they are.
@@ -68,7 +67,7 @@ def _cut_up(node: ir.Node, constant: Callable[[ir.Value | None], npt.NDArray[Any
     return split.inputs[0] if axes == (0, 0) else None
 
 
-def _rows_of(value: ir.Value | None, constant: Callable[[ir.Value | None], npt.NDArray[Any] | None]) -> ir.Value | None:
+def _rows_of(value: ir.Value | None, constant: Callable[[ir.Value | None], Array | None]) -> ir.Value | None:
     """Return the rows that a value has one row each for, through products with constant matrices."""
     node = None if value is None else value.producer()
     while node is not None and kind(node) == "MatMul":
