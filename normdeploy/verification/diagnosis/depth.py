@@ -49,4 +49,5 @@ def error_by_depth(model: ir.Model, case: Case, setting: Setting) -> list[Depth]
 def _is_float_value(value: ir.Value) -> bool:
     # Without a type the runtime could not expose the value, and bfloat16 it cannot return; constants have no error
     producer = value.producer()
-    return array_type(value) in _SHOWN and producer is not None and producer.op_type not in ("Constant", "ConstantOfShape")
+    computed = producer is not None and producer.op_type not in ("Constant", "ConstantOfShape")
+    return computed and array_type(value) in _SHOWN
