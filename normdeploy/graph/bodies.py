@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from itertools import repeat
 
 import onnx_ir as ir
@@ -111,7 +111,7 @@ def run_sequence_map(node: ir.Node, inputs: list[Tensor | None], run: RunBody) -
     return [sequence([row[place] for row in rows]) for place in range(len(body.outputs))]
 
 
-def parts_of(inputs: Sequence[Tensor | None]) -> list[list[Tensor]]:
+def parts_of(inputs: list[Tensor | None]) -> list[list[Tensor]]:
     """Return what the body of a SequenceMap is given for each part of its first operand."""
     values = [need(inputs, i) for i in range(len(inputs))]
     if not isinstance(values[0], Parts):
