@@ -52,7 +52,10 @@ def test_it_is_given_back_after_an_error() -> None:
     before = _policies()
     with pytest.raises(ZeroDivisionError), precedence():
         _ = 1 / 0
-    assert {thread: policy for thread, policy in _policies().items() if thread in before} == before
+    after = _policies()
+    assert {thread: after[thread] for thread in before if thread in after} == {
+        thread: policy for thread, policy in before.items() if thread in after
+    }
 
 
 @linux
