@@ -7,6 +7,7 @@ of what stands between are those of the result.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -19,7 +20,7 @@ Spelling = Callable[["_Writer"], bool]
 """Writes what an operator computes; tells whether it could."""
 
 _GELU, _RMS = 20, 23
-"""The first operator sets that have Gelu and RMSNormalization."""
+"""The first operator sets that have Gelu, which is spelled out before, and RMSNormalization."""
 
 _ACTIVATIONS: Mapping[str, tuple[tuple[str, float], ...]] = {
     "Relu": (), "Sigmoid": (), "Tanh": (), "HardSwish": (),
@@ -130,15 +131,31 @@ def _summed(writer: _Writer, first: ir.Value | None, *others: ir.Value | None) -
     return first
 
 
-def _gelu(writer: _Writer, **attributes: str) -> bool:
-    if writer.opset < _GELU:
+def _gelu(writer: _Writer) -> bool:
+    x = _summed(writer, writer.read(0), writer.read(1))
+    if x is None:
         return False
-    writer.add("Gelu", _summed(writer, writer.read(0), writer.read(1)), **attributes)
+    if writer.opset >= _GELU:
+        writer.add("Gelu", x)
+        return True
+    inner = writer.add("Erf", writer.add("Div", x, writer.number(math.sqrt(2))))
+    product = writer.add("Mul", x, writer.add("Add", inner, writer.number(1)))
+    writer.add("Mul", product, writer.number(0.5))
     return True
 
 
 def _fast_gelu(writer: _Writer) -> bool:
-    return _gelu(writer, approximate="tanh")
+    x = _summed(writer, writer.read(0), writer.read(1))
+    if x is None:
+        return False
+    if writer.opset >= _GELU:
+        writer.add("Gelu", x, approximate="tanh")
+        return True
+    cubed = writer.add("Mul", writer.add("Pow", x, writer.number(3)), writer.number(0.044715))
+    scaled = writer.add("Mul", writer.add("Add", x, cubed), writer.number(math.sqrt(2 / math.pi)))
+    inner = writer.add("Add", writer.add("Tanh", scaled), writer.number(1))
+    writer.add("Mul", writer.add("Mul", x, writer.number(0.5)), inner)
+    return True
 
 
 def _quick_gelu(writer: _Writer) -> bool:
