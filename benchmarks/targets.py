@@ -5,7 +5,8 @@
     plain         ours against torch.onnx.export + onnxruntime: every recipe in export/, batch 1 and 32, and with
                   transformers installed the networks of the zoo                                               <= 1
     tuned         the plan tuned within 1 % relative error against OpenVINO's default (all cores), and against eager
-                  torch with one thread or with all cores, whichever is faster                            <= 1, <= 1/4
+                  torch, and what torch.compile makes of it (frozen), with one thread or with all cores, whichever
+                  is faster                                                                         <= 1, <= 1/4, <= 1
 
 "same": after onnxruntime's optimizations the two files are one graph (benchmarks/graphs.py), so that a ratio other than
 1 is the noise of this run; "holds": all repeats keep the promise; "noise": some do, so this run cannot tell; "BROKEN":
@@ -154,8 +155,9 @@ def planned(path: Path, plan: nd.Plan, data: np.ndarray) -> Call:
     return lambda: predictor(data)
 
 
-def eager(module: nn.Module, feeds: Feeds, threads: int) -> Call:
-    call = ModuleContestant("eager", module, compiled=False).prepare(feeds, threads).call
+def in_torch(module: nn.Module, feeds: Feeds, threads: int, *, compiled: bool = False) -> Call:
+    torch.set_num_threads(threads)  # the compiler looks at it
+    call = ModuleContestant("torch", module, compiled=compiled).prepare(feeds, threads).call
 
     def run() -> object:
         torch.set_num_threads(threads)  # of the process, and the contenders differ in it
@@ -277,10 +279,13 @@ def tuned(folder: Path, seconds: float, threads: int, only: str) -> Iterator[Row
         calls: dict[str, Callable[[], Call]] = {
             "tuned": partial(planned, path, plan, data[:8]),
             **{
-                f"eager {count}": partial(eager, module, {"x": data[:8]}, count)
+                f"eager {count}": partial(in_torch, module, {"x": data[:8]}, count)
                 for count in sorted({1, usable_cores()})
             },
         }
+        for count in sorted({1, usable_cores()}):
+            call = in_torch(module, {"x": data[:8]}, count, compiled=True)
+            calls[f"compiled {count}"] = lambda call=call: call  # compiled once: it takes half a minute
         specs = open_backend(path, Settings()).inputs
         try:
             home = folder / f"{name}.plain"
@@ -295,12 +300,13 @@ def tuned(folder: Path, seconds: float, threads: int, only: str) -> Iterator[Row
         found = compare(calls, 3 * seconds, stretch=2 * STRETCH, pause=2 * PAUSE)
         if "OpenVINO" in calls:
             yield row("tuned", f"{what} / OpenVINO's default", 1.0, found, "tuned", "OpenVINO")
-        faster = min(
-            (name for name in calls if "eager" in name),
-            key=lambda name: statistics.median(session[name].median for session in found),
-        )
-        threads_of = "1 thread" if faster == "eager 1" else "all cores"
-        yield row("tuned", f"{what} / eager torch, {threads_of}", 0.25, found, "tuned", faster)
+        for way, called, limit in (("eager", "eager torch", 0.25), ("compiled", "torch.compile", 1.0)):
+            faster = min(
+                (name for name in calls if way in name),
+                key=lambda name: statistics.median(session[name].median for session in found),
+            )
+            threads_of = "1 thread" if faster == f"{way} 1" else "all cores"
+            yield row("tuned", f"{what} / {called}, {threads_of}", limit, found, "tuned", faster)
 
 
 TARGETS = {"handwritten": handwritten, "merged": merged, "plain": plain, "tuned": tuned}

@@ -119,6 +119,7 @@ def tune(
     sizes: Mapping[str, int] | None = None,
     seconds: float = 40.0,
     time_limit: float = 900.0,
+    precedence: bool = True,
     overwrite: bool = False,
     progress: Callable[[str], None] | None = None,
 ) -> Plan:
@@ -133,6 +134,7 @@ def tune(
         sizes: sizes of dynamic dimensions other than the batch, by word, where ``data`` does not tell them.
         seconds: for all timing; judging and converting come on top.
         time_limit: seconds after which nothing new is tried.
+        precedence: put this process before other programs while ways are timed, where the system grants it.
         overwrite: allow replacing the plan, and the variant of lower precision, that lie beside the model.
         progress: called with a sentence before each step.
 
@@ -160,6 +162,7 @@ def tune(
         sizes=sizes,
         seconds=seconds,
         time_limit=time_limit,
+        precedence=precedence,
         overwrite=overwrite,
         progress=progress,
     )

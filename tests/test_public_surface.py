@@ -37,7 +37,7 @@ SIGNATURES = {
     },
     "tune": {
         "path": REQUIRED, "data": None, "reference": None, "budget": None, "batch_size": 8, "sizes": None,
-        "seconds": 40.0, "time_limit": 900.0, "overwrite": False, "progress": None,
+        "seconds": 40.0, "time_limit": 900.0, "precedence": True, "overwrite": False, "progress": None,
     },
     "load": {"path": REQUIRED, "plan": None},
     "diff": {

@@ -46,6 +46,13 @@ def tune(
             "--time-limit", metavar="S", callback=duration, help="Nothing new is tried after this; 900 by default."
         ),
     ] = None,
+    precedence: Annotated[
+        bool | None,
+        typer.Option(
+            "--precedence/--no-precedence",
+            help="Go before other programs while timing, where the system grants it: the plan of an idle machine.",
+        ),
+    ] = None,
     against: Annotated[
         str | None,
         typer.Option(
@@ -70,6 +77,7 @@ def tune(
         "sizes": options.read_sizes(sizes) or None,
         "seconds": seconds,
         "time_limit": time_limit,
+        "precedence": precedence,
     }
     given = {name: value for name, value in asked.items() if value is not None}
     with working("tuning", every_step=True) as tell:

@@ -1,4 +1,4 @@
-"""Operators with bodies: If, Loop and Scan, as the ONNX specification defines them."""
+"""Operators with bodies: If, Loop, Scan and SequenceMap, as the ONNX specification defines them."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from torch import Tensor
 
 from normdeploy.graph.operators.call import need
 from normdeploy.graph.operators.evaluation_limits import require_turns
+from normdeploy.graph.operators.sequences import Parts, sequence
 
 RunBody = Callable[[ir.Graph, list[Tensor]], list[Tensor]]
 """Evaluates a body on its inputs, in order; returns its outputs, in order."""
@@ -103,8 +104,27 @@ def run_scans(node: ir.Node, inputs: list[Tensor | None], run: RunBody) -> list[
     return [torch.stack(column) for column in zip(*rows, strict=True)]
 
 
+def run_sequence_map(node: ir.Node, inputs: list[Tensor | None], run: RunBody) -> list[Tensor]:
+    """Evaluate the body for each part of the first sequence, with that part of the others and with all of a tensor."""
+    body = node.attributes["body"].as_graph()
+    rows = [run(body, given) for given in parts_of(inputs)]
+    return [sequence([row[place] for row in rows]) for place in range(len(body.outputs))]
+
+
+def parts_of(inputs: list[Tensor | None]) -> list[list[Tensor]]:
+    """Return what the body of a SequenceMap is given for each part of its first operand."""
+    values = [need(inputs, i) for i in range(len(inputs))]
+    if not isinstance(values[0], Parts):
+        raise ValueError("input 0 is a tensor; SequenceMap takes a sequence")
+    return [
+        [value.parts[place] if isinstance(value, Parts) else value for value in values]
+        for place in range(len(values[0].parts))
+    ]
+
+
 BODIES: dict[str, Callable[[ir.Node, list[Tensor | None], RunBody], list[Tensor]]] = {
     "If": run_if,
     "Loop": run_loop,
     "Scan": run_scan,
+    "SequenceMap": run_sequence_map,
 }

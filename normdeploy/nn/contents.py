@@ -7,13 +7,17 @@ from collections.abc import Iterable, Iterator
 import torch
 from torch import Tensor, nn
 
-from normdeploy.nn.object_walk import unregistered_tensors
+from normdeploy.nn.object_walk import Reached, unregistered_tensors
 
 
-def state_of(model: nn.Module) -> Iterator[Tensor]:
-    """Yield what holds a model's state: its buffers, and tensors that are registered nowhere."""
+def state_of(model: nn.Module, reached: Iterable[Reached] | None = None) -> Iterator[Tensor]:
+    """Yield what holds a model's state: its buffers, and tensors that are registered nowhere.
+
+    Args:
+        model: the model. reached: what is reached from it (`object_walk.walk`), where that is known.
+    """
     yield from model.buffers()
-    yield from unregistered_tensors(model).values()
+    yield from unregistered_tensors(model, reached).values()
 
 
 class Contents:

@@ -5,24 +5,25 @@ Such a tensor keeps no version counter, and torch raises wherever it needs one. 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from normdeploy.nn.object_walk import REGISTRIES, is_foreign, slots_of, walk
+from normdeploy.nn.object_walk import REGISTRIES, Reached, is_foreign, slots_of, walk
 
 
-def leave_inference(model: nn.Module) -> int:
+def leave_inference(model: nn.Module, reached: Iterable[Reached] | None = None) -> int:
     """Exchange every inference tensor that a model holds for an ordinary copy, shared ones for one; return how many.
 
     Args:
         model: changed in place: parameters, buffers, and tensors in attributes, slots, lists and dicts.
+        reached: what is reached from it (`object_walk.walk`), where that is known.
     """
     copies: dict[int, Tensor] = {}
     with torch.inference_mode(False), torch.no_grad():
-        for held, put in list(_places(model)):
+        for held, put in list(_places(walk(model) if reached is None else reached)):
             if held.is_inference():
                 copy = copies.get(id(held))
                 if copy is None:
@@ -34,9 +35,9 @@ def leave_inference(model: nn.Module) -> int:
     return len(copies)
 
 
-def _places(model: nn.Module) -> Iterator[tuple[Tensor, Callable[[Tensor], None]]]:
+def _places(reached: Iterable[Reached]) -> Iterator[tuple[Tensor, Callable[[Tensor], None]]]:
     """Yield (tensor, what puts another in its place)."""
-    for found in walk(model):
+    for found in reached:
         value: Any = found.value
         stores: list[Any] = []
         if isinstance(value, (dict, list)):

@@ -11,7 +11,7 @@ import functools
 import sys
 import types
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -187,26 +187,28 @@ def walk(root: nn.Module) -> Iterator[Reached]:
                 attached.append(Reached(path, child, False))
 
 
-def named_unregistered(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+def named_unregistered(
+    model: nn.Module, reached: Iterable[Reached] | None = None
+) -> Iterator[tuple[str, torch.Tensor]]:
     """Yield ``(path, tensor)`` of :func:`unregistered_tensors`, two of one path both."""
-    for found in walk(model):
+    for found in walk(model) if reached is None else reached:
         if isinstance(found.value, torch.Tensor) and not found.registered:
             yield found.path, found.value
 
 
-def unregistered_tensors(model: nn.Module) -> dict[str, torch.Tensor]:
+def unregistered_tensors(model: nn.Module, reached: Iterable[Reached] | None = None) -> dict[str, torch.Tensor]:
     """Return the tensors a model holds that ``state_dict()``, ``parameters()`` and ``.to()`` do not see, by path.
 
     They are attributes of plain objects, plain tensor attributes of modules, and everything of modules kept in plain
     Python lists or dicts.
 
     Args:
-        model: the model.
+        model: the model. reached: what is reached from it (:func:`walk`), where that is known.
 
     Returns:
         path -> tensor, in the order of reach; not copies.
     """
-    return dict(named_unregistered(model))
+    return dict(named_unregistered(model, reached))
 
 
 def _same(left: Mapping[Any, Any], right: Mapping[Any, Any]) -> bool:
@@ -222,13 +224,14 @@ class Snapshot:
         model: the model.
         registries: also keep nn.Module's own dicts of parameters, buffers and modules. Left out while torch.export
             has swapped their contents for its own.
+        reached: what is reached from it (:func:`walk`), where that is known.
     """
 
-    def __init__(self, model: nn.Module, *, registries: bool = True) -> None:
+    def __init__(self, model: nn.Module, *, registries: bool = True, reached: Iterable[Reached] | None = None) -> None:
         self._dicts: list[tuple[str, dict[Any, Any], dict[Any, Any]]] = []
         self._lists: list[tuple[str, list[Any] | deque[Any], list[Any]]] = []
         self._slots: list[tuple[str, Any, dict[str, Any]]] = []
-        for found in walk(model):
+        for found in walk(model) if reached is None else reached:
             value = found.value
             if isinstance(value, dict):
                 self._dicts.append((found.path, value, dict(value)))

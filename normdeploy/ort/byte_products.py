@@ -46,16 +46,17 @@ def saturates(machine: Machine) -> bool:
     return not _DOT_PRODUCTS & set(machine.instructions)
 
 
-def product_entries(model: str | os.PathLike[str] | bytes) -> dict[str, str]:
+def product_entries(model: str | os.PathLike[str] | bytes, *, stored: bool | None = None) -> dict[str, str]:
     """Return the session entries with which a model's products are exact here; none where they are anyway.
 
     Products of 8 bits stay as they are where onnxruntime cannot be asked, see :func:`can_be_asked`.
 
     Args:
-        model: the ONNX file, or the bytes of one.
+        model: the ONNX file, or the bytes of one. stored: whether it may hold a DequantizeLinear; looked for otherwise.
     """
     word = _DEQUANTIZE.encode()
-    stored = word in model if isinstance(model, bytes) else bool(words_in(model, [word]))
+    if stored is None:
+        stored = word in model if isinstance(model, bytes) else bool(words_in(model, [word]))
     found = dict([WHOLE_OPERANDS]) if stored else {}
     if saturates(this_machine()):
         proto = None if not stored else parsed(model) if isinstance(model, bytes) else read_outline(model).proto

@@ -10,7 +10,8 @@ Names are loaded when first used, so that a worker that only predicts does not i
           plan=None, peers=None, memory=True, seed=0, progress=None) -> BenchResult  .to_json() .summary() .plot(path)
         against: modules, SOURCE strings, ModuleSource(source, arguments, weights) or ONNX files
     tune(path, *, data=None, reference=None, budget=None, batch_size=8, sizes=None, seconds=40.0, time_limit=900.0,
-         seed=0, opponent=None, overwrite=False, progress=None) -> Plan  .summary() .to_json() .chosen .trials .path
+         seed=0, precedence=True, opponent=None, overwrite=False, progress=None) -> Plan
+        .summary() .to_json() .chosen .trials .path .company
         progress: a function of (sentence)
     retune(plan, *, data=None, reference=None, progress=None, **options of tune) -> Plan
     predict(path, data, out, *, plan=None, batch_size=64, engine="local", workers=None, columns=None,

@@ -104,6 +104,7 @@ class Plan:
         file_digest: SHA-256 of the chosen trial's file.
         request: the options of ``tune`` that made it, so that it can be repeated elsewhere; "data" and "reference" are
             files (relative to the model where they lie beside it) or None.
+        company: what other programs did while it was measured, in words; "" where that is nothing.
         path: where the plan was saved; None before.
     """
 
@@ -115,6 +116,7 @@ class Plan:
     trials: tuple[Trial, ...]
     file_digest: str
     request: Mapping[str, Any] = field(default_factory=dict)
+    company: str = ""
     path: Path | None = None
 
     def __post_init__(self) -> None:
@@ -158,6 +160,7 @@ class Plan:
             "machine": self.machine.to_dict(),
             "file_digest": self.file_digest,
             "request": dict(self.request),
+            "company": self.company,
             "trials": [trial.to_dict() for trial in self.trials],
         }
         return json.dumps(fields, indent=indent) + "\n"
@@ -179,6 +182,8 @@ class Plan:
                 word, _, reason = reason.partition(": ")
             name = f"{trial.name}: {reason}" if reason else trial.name
             lines.append(f"  {word:<8} {time:>9} {ratio:>7}  {loss:<14} {name}")
+        if self.company:
+            lines.append(f"  {self.company}")
         return "\n".join(lines)
 
     @property
@@ -226,6 +231,7 @@ class Plan:
                 trials=tuple(Trial.from_dict(trial) for trial in values["trials"]),
                 file_digest=_text(values, "file_digest"),
                 request=dict(values.get("request", {})),
+                company=_text({"company": "", **values}, "company"),
                 path=file,
             )
         except (KeyError, TypeError, ValueError, AttributeError, UsageError) as error:

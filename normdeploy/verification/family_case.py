@@ -225,7 +225,7 @@ def _noise_of(
     def measure(runs: int, seed: int) -> Iterator[Sequence[Array]]:
         made = (
             noisy.spreads_fast(family.feeds, roundoff=u, runs=runs, seed=seed)
-            if fast
+            if fast and not noisy.narrow
             else noisy.spreads(family.feeds, roundoff=u, floor=floor, runs=runs, seed=seed)
         )
         for number, found in enumerate(made):

@@ -52,11 +52,12 @@ def test_tune_then_run_with_the_plan(home: Path) -> None:
 
 def test_tune_again_repeats_what_the_plan_says(home: Path) -> None:
     net = home / "net.onnx"
-    _run("tune", net, "--data", home / "x.npy", "--seconds", "0.3", "--batch", "2", "--overwrite")
+    asked = ("--seconds", "0.3", "--batch", "2", "--no-precedence")
+    _run("tune", net, "--data", home / "x.npy", *asked, "--overwrite")
     plan = json.loads(_run("tune", net, "--again", "--seconds", "0.2", "--json"))
     assert plan["request"] | {"sizes": {}} == {
         "data": "x.npy", "reference": None, "batch_size": 2, "sizes": {}, "seconds": 0.2, "time_limit": 900.0,
-        "seed": 0,
+        "seed": 0, "precedence": False,
     }  # fmt: skip
     (home / "net.plan.json").unlink()
     refused = CliRunner().invoke(app, ["tune", str(net), "--again"])

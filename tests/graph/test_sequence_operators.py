@@ -20,6 +20,12 @@ LOOP = """<ir_version: 10, opset_import: ["": 20]> g (float[b,4] x) => (float[n,
     v, t = Loop(count, on, x, s) <body = l (int64 i, bool c, float[b,4] u, seq(float[b,4]) q)
         => (bool d, float[b,4] w, seq(float[b,4]) r) { d = Identity(c) w = Mul(u, k) r = SequenceInsert(q, w) }>
     y = ConcatFromSequence<axis = 0>(t) }"""
+MAP = """<ir_version: 10, opset_import: ["": 20]> g (float[b,4] x) => (float[b,4] y)
+    <int64 two = {2}, float[2,2] w = {0.5, 2.0, 1.5, 0.25}, float[3] k = {1.0, -2.0, 3.0}, int64[2] at = {2, 0}> {
+    s = SplitToSequence<axis = 1>(x, two)
+    t, u = SequenceMap(s, s, k) <body = m (float[b,2] p, float[b,2] q, float[3] r) => (float[b,2] v, float[b,2] z) {
+        c = Gather<axis = 0>(r, at) d = MatMul(p, w) v = Add(d, c) z = Sub(q, p) }>
+    e = ConcatFromSequence<axis = 1>(t) f = ConcatFromSequence<axis = 1>(u) y = Add(e, f) }"""
 X = np.random.default_rng(0).standard_normal((2, 4)).astype(np.float32)
 
 
@@ -52,9 +58,24 @@ def test_no_such_place(at: int, body: str, tmp_path):
         Evaluator(load_graph(written(GRAPH.format(at=at, body=body), tmp_path))).run({"x": X})
 
 
-def test_a_loop_that_collects_is_judged_and_its_damage_fails(tmp_path):
-    right = written(LOOP, tmp_path)
-    assert nd.verify(right, right, level="quick").status == "pass"
+def test_mapped(tmp_path):
+    path = written(MAP, tmp_path)
+    expected = ort.InferenceSession(path, providers=["CPUExecutionProvider"]).run(None, {"x": X})[0]
+    np.testing.assert_allclose(Evaluator(load_graph(path)).run({"x": X})["y"].numpy(), expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("graph", [MAP, LOOP])
+@pytest.mark.parametrize("level", ["quick", "default"])
+def test_a_file_with_sequences_is_judged_at_every_level(graph: str, level: str, tmp_path):
+    """By default the runtime is asked for what each operator returns, and gives no sequence away."""
+    right = written(graph, tmp_path)
+    assert nd.verify(right, right, level=level).status == "pass"
     (tmp_path / "wrong").mkdir()
-    wrong = written(LOOP.replace("1.5", "1.51"), tmp_path / "wrong")
-    assert nd.verify(right, wrong, level="quick").status == "fail"
+    wrong = written(graph.replace("1.5", "1.51"), tmp_path / "wrong")
+    assert nd.verify(right, wrong, level=level).status == "fail"
+
+
+def test_a_tensor_is_not_mapped(tmp_path):
+    text = MAP.replace("SequenceMap(s, s, k)", "SequenceMap(x, s, k)")
+    with pytest.raises(GraphError, match="SequenceMap takes a sequence"):
+        Evaluator(load_graph(written(text, tmp_path))).run({"x": X})

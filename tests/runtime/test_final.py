@@ -9,7 +9,6 @@ import pytest
 
 from normdeploy.runtime import Settings
 from normdeploy.runtime.latency import Latency
-from normdeploy.runtime.tuning import final_comparison
 from normdeploy.runtime.tuning.candidates import UNTUNED, Candidate
 from normdeploy.runtime.tuning.final_comparison import compare_finalists
 from normdeploy.runtime.tuning.judge import Outcome
@@ -22,14 +21,14 @@ def _entry(name: str, precision: str, ratio: float) -> MeasuredCandidate:
 
 
 @pytest.fixture
-def contest(monkeypatch):
+def contest():
     """Return a function that runs the comparison on given times per pass and says who won after how many passes."""
 
     def run(entries: list[MeasuredCandidate], *passes: dict[str, list[float]], late: bool = False) -> tuple[str, int]:
         given = iter(passes)
         opened: list[str] = []
 
-        def measured(runs, **_):
+        def measured(runs, *_):
             times = next(given)
             return {name: Latency(name, tuple(times[name])) for name in runs}
 
@@ -37,9 +36,8 @@ def contest(monkeypatch):
             opened.append(entry.candidate.name)
             return lambda: None
 
-        monkeypatch.setattr(final_comparison, "measure_latency", measured)
         base = next(entry for entry in entries if entry.candidate.name == UNTUNED)
-        winner = compare_finalists(entries, base, opens, 1.0, 0, lambda: late)
+        winner = compare_finalists(entries, base, opens, measured, 1.0, 0, lambda: late)
         return winner.candidate.name, opened.count(UNTUNED)
 
     return run

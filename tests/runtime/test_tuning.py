@@ -20,7 +20,7 @@ from normdeploy.ort.digest import model_digest
 from normdeploy.ort.machine import reduced_precision
 from normdeploy.ort.settings import OPENVINO_RUNTIME
 from normdeploy.runtime import Plan, PlanWarning, Settings, load, retune, this_machine, tune
-from normdeploy.runtime.tuning import opponent, trials, tuning_search, variants
+from normdeploy.runtime.tuning import opponent, stopwatch, trials, tuning_search, variants
 from normdeploy.runtime.tuning.int8 import CORRECTIONS, INT8_RECIPES, Quantizer
 
 
@@ -453,9 +453,9 @@ def test_a_hopelessly_slow_candidate_is_judged_but_not_timed_further(convnet, mo
     def glanced(runs, base):  # which are hopeless is asked in test_glance.py, and on a busy machine depends on luck
         return glance(runs, base)[0], {name for name in runs if "optimization basic" in name}
 
-    glance = trials.glance
+    glance = stopwatch.glance
     monkeypatch.setattr(trials, "open_backend", opened)
-    monkeypatch.setattr(trials, "glance", glanced)
+    monkeypatch.setattr(stopwatch, "glance", glanced)
     plan = tune(convnet, seconds=0.2)
     slow = [trial for trial in plan.trials if "optimization basic" in trial.name and "parallel" not in trial.name]
     assert slow

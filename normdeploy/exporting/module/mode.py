@@ -50,12 +50,14 @@ class ModeReport:
         switched: every object that was in training mode.
         gradients: whether gradients were enabled when the model was handed over.
         fast_paths: whether torch's fast paths of attention were allowed then.
+        reached: what is reached from the model in evaluation mode; nothing once that is left.
     """
 
     was_training: bool
     gradients: bool
     fast_paths: bool = True
     switched: list[Switched] = field(default_factory=list)
+    reached: Sequence[Reached] = ()
 
     @property
     def notes(self) -> list[str]:
@@ -138,9 +140,8 @@ def _switch_observer(module: nn.Module) -> bool:
     return True
 
 
-def _switch(model: nn.Module, report: ModeReport) -> list[Reached]:
-    """Switch all there is; return what is reached from the model then."""
-    everything = list(walk(model))
+def _switch(model: nn.Module, report: ModeReport, everything: list[Reached]) -> list[Reached]:
+    """Switch all there is of what is reached from a model; return what is reached from it then."""
     training = [found for found in everything if isinstance(found.value, nn.Module) and found.value.training]
     report.switched += [Switched(found.path, "nn.Module") for found in training]
     if any(found.registered for found in training):
@@ -185,13 +186,13 @@ def _still_training(everything: Sequence[Reached]) -> dict[str, str]:
     return left
 
 
-def _may_change(model: nn.Module) -> Iterator[torch.Tensor]:
+def _may_change(model: nn.Module, reached: Sequence[Reached]) -> Iterator[torch.Tensor]:
     """Yield the tensors that running or switching a model may change in place.
 
     Statistics (buffers, parameters without gradient, tensors of plain objects), which a layer that stays in training
     updates, and all weights of modules whose own ``train``/``eval`` fuse or merge something.
     """
-    yield from state_of(model)
+    yield from state_of(model, reached)
     for parameter in model.parameters():
         if not parameter.requires_grad and parameter.numel() <= _STATISTICS_ELEMENTS:
             yield parameter
@@ -201,9 +202,9 @@ def _may_change(model: nn.Module) -> Iterator[torch.Tensor]:
 
 
 @contextmanager
-def _contents_kept(model: nn.Module) -> Iterator[None]:
+def _contents_kept(model: nn.Module, reached: Sequence[Reached]) -> Iterator[None]:
     """Undo in-place changes of the tensors that running or switching may change."""
-    contents = Contents(_may_change(model))
+    contents = Contents(_may_change(model, reached))
     try:
         yield
     finally:
@@ -254,12 +255,14 @@ def evaluation_mode(model: nn.Module, *, fast: bool = False) -> Iterator[ModeRep
         fast_paths=torch.backends.mha.get_fastpath_enabled(),
     )
     require_numbers(model)
-    snapshot = Snapshot(model)
+    reached = list(walk(model))  # once: walking a model takes longer than what is done with it
+    snapshot = Snapshot(model, reached=reached)
     try:
         with torch.inference_mode(False):
-            leave_inference(model)  # of what is exchanged, the snapshot gives the model's own back
-            with _contents_kept(model), torch.no_grad(), fast_paths(fast and report.fast_paths):
-                everything = _switch(model, report)
+            if leave_inference(model, reached):  # of what is exchanged, the snapshot gives the model's own back
+                reached = list(walk(model))
+            with _contents_kept(model, reached), torch.no_grad(), fast_paths(fast and report.fast_paths):
+                everything = _switch(model, report, reached)
                 for found in everything:
                     if isinstance(found.value, nn.Module) and found.value.training:  # put there by eval() itself
                         _set_flags(found.value)
@@ -272,6 +275,8 @@ def evaluation_mode(model: nn.Module, *, fast: bool = False) -> Iterator[ModeRep
                         "the model in evaluation mode before exporting it",
                         tuple(left),
                     )
+                report.reached = everything
                 yield report
     finally:
+        report.reached = ()
         snapshot.restore()

@@ -24,7 +24,8 @@ class Parts(Tensor):
     parts: tuple[Tensor, ...]
 
 
-def _sequence(parts: Sequence[Tensor]) -> Parts:
+def sequence(parts: Sequence[Tensor]) -> Parts:
+    """Return tensors as a sequence."""
     made = torch.empty(0, dtype=torch.int64).as_subclass(Parts)
     made.parts = tuple(parts)
     return made
@@ -42,9 +43,9 @@ def _split_to_sequence(call: Call, inputs: Inputs) -> Tensor:
     axis = call.attr("axis", 0)
     if split is None:
         parts = list(torch.split(x, 1, dim=axis))
-        return _sequence(parts if call.attr("keepdims", 1) else [part.squeeze(axis) for part in parts])
+        return sequence(parts if call.attr("keepdims", 1) else [part.squeeze(axis) for part in parts])
     sizes = int(split) if split.dim() == 0 else [int(size) for size in split.tolist()]
-    return _sequence(list(torch.split(x, sizes, dim=axis)))
+    return sequence(list(torch.split(x, sizes, dim=axis)))
 
 
 def _sequence_at(_: Call, inputs: Inputs) -> Tensor:
@@ -52,7 +53,7 @@ def _sequence_at(_: Call, inputs: Inputs) -> Tensor:
 
 
 def _sequence_construct(_: Call, inputs: Inputs) -> Tensor:
-    return _sequence([need(inputs, index) for index in range(len(inputs))])
+    return sequence([need(inputs, index) for index in range(len(inputs))])
 
 
 def _place(inputs: Inputs, index: int, end: int, last: int) -> int:
@@ -71,13 +72,13 @@ def _place(inputs: Inputs, index: int, end: int, last: int) -> int:
 def _sequence_insert(_: Call, inputs: Inputs) -> Tensor:
     parts, tensor = _parts(inputs, 0), need(inputs, 1)
     at = _place(inputs, 2, len(parts), len(parts))
-    return _sequence([*parts[:at], tensor, *parts[at:]])
+    return sequence([*parts[:at], tensor, *parts[at:]])
 
 
 def _sequence_erase(_: Call, inputs: Inputs) -> Tensor:
     parts = _parts(inputs, 0)
     at = _place(inputs, 1, len(parts), len(parts) - 1)
-    return _sequence([*parts[:at], *parts[at + 1 :]])
+    return sequence([*parts[:at], *parts[at + 1 :]])
 
 
 def _sequence_length(_: Call, inputs: Inputs) -> Tensor:
@@ -93,7 +94,7 @@ SEQUENCES: dict[str, Implementation] = {
     "SplitToSequence": _split_to_sequence,
     "SequenceAt": _sequence_at,
     "SequenceConstruct": _sequence_construct,
-    "SequenceEmpty": lambda call, inputs: _sequence([]),
+    "SequenceEmpty": lambda call, inputs: sequence([]),
     "SequenceErase": _sequence_erase,
     "SequenceInsert": _sequence_insert,
     "SequenceLength": _sequence_length,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from normdeploy.runtime.latency import Latency, Ratio, fair_turn, measure_latency, paired_ratio
-from normdeploy.runtime.tuning.measured_candidate import LITTLE, MeasuredCandidate
+from normdeploy.runtime.latency import Latency, Ratio, paired_ratio
+from normdeploy.runtime.tuning.measured_candidate import LITTLE, MeasuredCandidate, simplest_first
 
 _FINALISTS, _MOST = 3, 6
 _PASSES = 5
@@ -13,12 +13,14 @@ _BEYOND_NOISE = 2.58
 """Quantile of the normal distribution: 99 %, so that all five looks together keep to 95 % (Bonferroni)."""
 
 Opener = Callable[[MeasuredCandidate], Callable[[], object]]
+Timer = Callable[[Mapping[str, Callable[[], object]], float, int], Mapping[str, Latency]]
 
 
 def compare_finalists(
     accepted: Sequence[MeasuredCandidate],
     base: MeasuredCandidate,
     opened: Opener,
+    timed: Timer,
     seconds: float,
     seed: int,
     deadline: Callable[[], bool],
@@ -36,22 +38,23 @@ def compare_finalists(
         accepted: candidates within the budget, in the order in which they were tried.
         base: the untuned model.
         opened: opens a session and returns what calls it once.
+        timed: times calls against each other for some seconds, in an order drawn from a seed.
         seconds: for one pass.
         seed: of the order within rounds.
         deadline: whether time is over; then no further pass begins.
     """
-    simplest = sorted(accepted, key=lambda entry: (entry is not base, entry.candidate.precision != "float32"))
+    simplest = simplest_first(accepted, base.candidate)
     left = list(simplest)
     parts: list[Mapping[str, Latency]] = []
     while True:
         finalists = _finalists(left, base)
         order = finalists if len(parts) % 2 == 0 else finalists[::-1]
         runs = {entry.candidate.name: opened(entry) for entry in order}
-        parts.append(measure_latency(runs, seconds=seconds, warmup=1, seed=seed + len(parts), **fair_turn(0)))
+        parts.append(timed(runs, seconds, seed + len(parts)))
         for entry in finalists:
             entry.latency, entry.ratio = _joint(entry, base, parts), _ratio(entry, base, parts).to_dict()
-        timed = [entry for entry in simplest if entry in finalists]
-        standing = [entry for entry in timed if not _beaten(entry, timed, parts)] or timed
+        entered = [entry for entry in simplest if entry in finalists]
+        standing = [entry for entry in entered if not _beaten(entry, entered, parts)] or entered
         winner, fastest = standing[0], min(standing, key=lambda entry: entry.relative)
         clear = winner is fastest or _ratio(fastest, winner, parts).value > LITTLE
         left = [entry for entry in left if entry not in finalists or entry in standing]
@@ -89,9 +92,9 @@ def _ratio(entry: MeasuredCandidate, other: MeasuredCandidate, parts: Sequence[M
 
 
 def _beaten(
-    entry: MeasuredCandidate, timed: Sequence[MeasuredCandidate], parts: Sequence[Mapping[str, Latency]]
+    entry: MeasuredCandidate, entered: Sequence[MeasuredCandidate], parts: Sequence[Mapping[str, Latency]]
 ) -> bool:
     """Whether another one is faster beyond the noise."""
-    others = [other for other in timed if other is not entry]
+    others = [other for other in entered if other is not entry]
     both = ((_joint(entry, other, parts), _joint(other, entry, parts)) for other in others)
     return any(paired_ratio(mine, its, _BEYOND_NOISE).low > 1 for mine, its in both)

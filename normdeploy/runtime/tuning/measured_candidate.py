@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -104,3 +105,8 @@ class MeasuredCandidate:
             f": {mine:.3g} ms where the untuned model took {beside:.3g} ms, more than {HOPELESS:.0f} times as long in "
             "each turn of a first glance"
         )
+
+
+def simplest_first(entries: Iterable[MeasuredCandidate], base: Candidate) -> list[MeasuredCandidate]:
+    """Sort candidates: the untuned model, then float32, then lower precision; among these what was tried earlier."""
+    return sorted(entries, key=lambda entry: (entry.candidate is not base, entry.candidate.precision != "float32"))

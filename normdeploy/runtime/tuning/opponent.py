@@ -16,13 +16,13 @@ from normdeploy.ort.machine import reduced_precision, this_machine, usable_cores
 from normdeploy.ort.providers import find_providers
 from normdeploy.ort.settings import OPENVINO_RUNTIME, Settings
 from normdeploy.runtime.backend import open_backend
-from normdeploy.runtime.latency import fair_turn, measure_latency
 from normdeploy.runtime.module_peers import COMPILED, ModuleContestant, torch_threads
 from normdeploy.runtime.plan import Trial
 
 if TYPE_CHECKING:
     from torch import nn
 
+    from normdeploy.runtime.tuning.stopwatch import Stopwatch
     from normdeploy.runtime.tuning.trials import Tried
 
 
@@ -47,11 +47,11 @@ def opponents(
     usable = any(provider.name == OPENVINO_RUNTIME and provider.usable for provider in find_providers())
     if usable and not tried.late(OWN_LATENCY, "float32"):
         tried.tell("comparing with OpenVINO's own LATENCY mode")
-        found.append(against_openvino(tried.base.file, tried.feeds, winner, base, seconds, tried.seed))
+        found.append(against_openvino(tried.base.file, tried.feeds, winner, base, tried.stopwatch, seconds, tried.seed))
     if module is not None:
         tried.tell("compiling the module with torch, to compare")
         counts = sorted({1, usable_cores()})
-        found += against_compiler(module, tried.feeds, winner, base, counts, seconds, tried.seed)
+        found += against_compiler(module, tried.feeds, winner, base, counts, tried.stopwatch, seconds, tried.seed)
     return found
 
 
@@ -60,6 +60,7 @@ def against_openvino(
     feeds: Mapping[str, Array],
     winner: Callable[[], object],
     base: Callable[[], object],
+    stopwatch: Stopwatch,
     seconds: float,
     seed: int,
 ) -> Trial:
@@ -67,7 +68,7 @@ def against_openvino(
 
     Args:
         file: the untuned model. feeds: what is timed. winner: one call of the plan. base: one call of the untuned
-            model. seconds: for timing. seed: of the order within rounds.
+            model. stopwatch: times them. seconds: for timing. seed: of the order within rounds.
 
     Returns:
         a trial, "skipped", whose reason says its precision and its time over the plan's; "failed" where OpenVINO
@@ -81,12 +82,19 @@ def against_openvino(
         reason = in_one_line(error)
         return Trial(OWN_LATENCY, precision, "failed", reason)
     runs = {OWN_LATENCY: lambda: backend.run(feeds), "plan": winner, "untuned": base}
-    return _trial(OWN_LATENCY, precision, runs, seconds, seed)
+    return _trial(OWN_LATENCY, precision, runs, stopwatch, seconds, seed)
 
 
-def _trial(name: str, precision: str, runs: Mapping[str, Callable[[], object]], seconds: float, seed: int) -> Trial:
+def _trial(
+    name: str,
+    precision: str,
+    runs: Mapping[str, Callable[[], object]],
+    stopwatch: Stopwatch,
+    seconds: float,
+    seed: int,
+) -> Trial:
     """Time an opponent beside the plan and the untuned model, interleaved."""
-    found = measure_latency(runs, seconds=seconds, seed=seed, **fair_turn(0))
+    found = stopwatch.measure(runs, seconds, seed, warmup=3)
     ratio = found[name].ratio(found["plan"])
     reason = (
         f"an opponent, not a way that normdeploy runs, in {precision}: {ratio.value:.2f} of the plan's time "
@@ -102,6 +110,7 @@ def against_compiler(
     winner: Callable[[], object],
     base: Callable[[], object],
     threads: list[int],
+    stopwatch: Stopwatch,
     seconds: float,
     seed: int,
 ) -> list[Trial]:
@@ -113,6 +122,7 @@ def against_compiler(
         winner: one call of the plan.
         base: one call of the untuned model.
         threads: torch's numbers of threads.
+        stopwatch: times them.
         seconds: for all of it, without compiling.
         seed: of the order within rounds.
 
@@ -133,5 +143,5 @@ def against_compiler(
                 trials.append(Trial(name, "float32", "failed", reason))
                 continue
             runs = {name: run, "plan": winner, "untuned": base}
-            trials.append(_trial(name, "float32", runs, seconds / len(threads), seed))
+            trials.append(_trial(name, "float32", runs, stopwatch, seconds / len(threads), seed))
     return trials

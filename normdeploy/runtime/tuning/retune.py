@@ -10,7 +10,7 @@ from normdeploy.errors import UsageError
 from normdeploy.runtime.plan import Plan
 from normdeploy.runtime.tuning.tuning_search import tune
 
-_KEPT = {"data", "reference", "batch_size", "sizes", "seconds", "time_limit", "seed"}
+_KEPT = {"data", "reference", "batch_size", "sizes", "seconds", "time_limit", "seed", "precedence"}
 
 
 def retune(

@@ -11,13 +11,12 @@ from normdeploy.array_types import Array
 from normdeploy.errors import in_one_line
 from normdeploy.ort.settings import Settings
 from normdeploy.runtime.backend import Backend, open_backend
-from normdeploy.runtime.latency import fair_turn, measure_latency
 from normdeploy.runtime.plan import Trial
 from normdeploy.runtime.tuning.candidates import UNTUNED, Candidate
-from normdeploy.runtime.tuning.first_look import glance
 from normdeploy.runtime.tuning.fixed import InFixedBatches
 from normdeploy.runtime.tuning.judge import Judge, Outcome
-from normdeploy.runtime.tuning.measured_candidate import MeasuredCandidate
+from normdeploy.runtime.tuning.measured_candidate import MeasuredCandidate, simplest_first
+from normdeploy.runtime.tuning.stopwatch import Stopwatch
 
 
 @dataclass
@@ -33,6 +32,7 @@ class Tried:
         tell: called with a sentence before each step.
         opened: every candidate that was opened.
         skipped: what was not, and why.
+        stopwatch: how they are timed.
     """
 
     base: Candidate
@@ -43,6 +43,7 @@ class Tried:
     tell: Callable[[str], None]
     opened: list[MeasuredCandidate] = field(default_factory=list)
     skipped: list[Trial] = field(default_factory=list)
+    stopwatch: Stopwatch = field(default_factory=Stopwatch)
     _conversions: dict[Path, list[Array]] = field(default_factory=dict)
 
     def failed(self, name: str, precision: str, error: Exception) -> None:
@@ -86,13 +87,13 @@ class Tried:
         if UNTUNED not in runs:
             runs = {UNTUNED: call_of(open_backend(self.base.file, self.base.settings), self.feeds), **runs}
         self.tell(f"a first glance at {len(runs)} ways")
-        glances, slow = glance(runs, UNTUNED)
+        glances, slow = self.stopwatch.glance(runs, UNTUNED)
         for entry in opened:
             if (label := entry.candidate.name) in slow:
                 entry.hopeless = glances[label], glances[UNTUNED]  # with it in every round there would be few rounds
                 del runs[label]
         self.tell(f"timing {len(runs)} ways, {seconds:.0f} s")
-        measured = measure_latency(runs, seconds=seconds, warmup=1, seed=self.seed, **fair_turn(0))
+        measured = self.stopwatch.measure(runs, seconds, self.seed)
         for entry in opened:
             if entry.candidate.name in measured:
                 entry.latency = measured[entry.candidate.name]
@@ -122,10 +123,16 @@ class Tried:
         """Return what is within the budget, the fastest first."""
         return sorted((entry for entry in self.opened if entry.accepted), key=lambda entry: entry.relative)
 
-    def best(self) -> Candidate:
-        """Return the fastest within the budget; the untuned model where nothing is."""
-        accepted = self.accepted()
-        return accepted[0].candidate if accepted else self.base
+    def best(self, among: Callable[[Candidate], bool] = lambda _: True) -> Candidate:
+        """Return the simplest within the budget that none beats beyond the noise; the untuned model where none is.
+
+        What is tried next starts from it. The smallest number is luck where several are equally fast, and another run
+        would try other ways.
+        """
+        entries = [entry for entry in simplest_first(self.opened, self.base) if entry.accepted]
+        timed = [(entry, entry.ratio) for entry in entries if entry.ratio and among(entry.candidate)]
+        least = min((ratio["high"] for _, ratio in timed), default=0.0)
+        return next((entry.candidate for entry, ratio in timed if ratio["low"] <= least), self.base)
 
 
 def call_of(backend: Backend, feeds: Mapping[str, Array]) -> Callable[[], object]:

@@ -72,6 +72,7 @@ def tune(
     seconds: float = 40.0,
     time_limit: float = 900.0,
     seed: int = 0,
+    precedence: bool = True,
     opponent: nn.Module | None = None,
     overwrite: bool = False,
     progress: Callable[[str], None] | None = None,
@@ -94,6 +95,8 @@ def tune(
         time_limit: seconds after which nothing new is begun: candidates not yet tried are listed as skipped, and the
             best of the others is chosen.
         seed: of made-up inputs and orders.
+        precedence: put this process before other programs while ways are timed, where the system grants it: what is
+            chosen is then what an idle machine would choose. Without it others have their share, and a share in it.
         opponent: the module that the file was made from: what ``torch.compile`` takes for it stands in the plan.
         overwrite: allow replacing a plan, and a variant, that lie beside the model.
         progress: called with a sentence before each step.
@@ -124,11 +127,13 @@ def tune(
         "seconds": seconds,
         "time_limit": time_limit,
         "seed": seed,
+        "precedence": precedence,
     }
     if isinstance(data, (str, os.PathLike)):
         data = read_arrays(Path(data))
     with tempfile.TemporaryDirectory() as folder:
         search = _Search(model, limit, data, reference, batch_size, sizes, seconds, deadline, seed, tell, Path(folder))
+        search.tried.stopwatch.wanted = precedence
         winner = search.run()
         search.compare_with(opponent, winner)
         return search.save(winner, request, overwrite=overwrite)
@@ -181,7 +186,7 @@ class _Search:
         self._round("mixed", self.variants.mixed())
         accepted = [entry.candidate for entry in self.tried.accepted()]
         self._round("shapes", list(with_fixed_shapes(accepted, self.specs, self.feeds))[:_FIXED])
-        best = self._best_of_cpu().settings
+        best = self.tried.best(lambda one: one.settings.provider == CPU and one.file == self.model).settings
         self._round("lower levels", self._float32(candidates.lower_levels(self.base.settings, cores)))
         self._round("threading", self._float32(candidates.threading(best, cores)))
         return self._final()
@@ -236,11 +241,6 @@ class _Search:
         settings = replace(self.base.settings, disabled_optimizers=guilty)
         self._round("levels", [named(settings, self.model, f"float32, without {names}")])
 
-    def _best_of_cpu(self) -> Candidate:
-        """Return the fastest accepted float32 way on onnxruntime's CPU provider."""
-        ours = (entry.candidate for entry in self.tried.accepted() if entry.candidate.settings.provider == CPU)
-        return next((entry for entry in ours if entry.file == self.model), self.base)
-
     def _final(self) -> MeasuredCandidate:
         """Compare the fastest accepted candidates once more, longer, and return the winner."""
         accepted = [entry for entry in self.tried.opened if entry.accepted]
@@ -255,6 +255,7 @@ class _Search:
             accepted,
             next(entry for entry in self.tried.opened if entry.candidate is self.base),
             lambda entry: call_of(open_backend(entry.candidate.file, entry.candidate.settings), self.feeds),
+            self.tried.stopwatch.measure,
             self.seconds * _SHARES["final"],
             self.seed,
             lambda: time.monotonic() > self.deadline,
@@ -288,6 +289,7 @@ class _Search:
             trials=(*trials, *self.tried.skipped),
             file_digest=model_digest(winner.candidate.file),
             request=request,
+            company=self.tried.stopwatch.company,
         )
         return save_plan(plan, self.model, winner.candidate.file, overwrite=overwrite)
 

@@ -36,7 +36,7 @@ from normdeploy.verification.bounds.accuracy import (
 from normdeploy.verification.bounds.cancellation import condensed, is_looked_at, of_one_size
 from normdeploy.verification.bounds.counts import counting
 from normdeploy.verification.bounds.decisions import arithmetic_before, decides, held, held_nodes, representable
-from normdeploy.verification.bounds.noise_hook import NoiseHook
+from normdeploy.verification.bounds.noise_hook import NARROW, NoiseHook
 from normdeploy.verification.sides.flat_values import SMALLEST_NORMAL, Feeds, to_numpy
 
 _PATTERN = 1 << 18
@@ -93,6 +93,11 @@ class NoisyGraph:
     def deciding(self) -> list[ir.Node]:
         """The nodes whose decisions can be held or shuffled (:mod:`normdeploy.verification.bounds.decisions`)."""
         return held_nodes(self._noisy.graph)
+
+    @cached_property
+    def narrow(self) -> bool:
+        """Some results are declared in float16 or bfloat16."""
+        return any(value.dtype in NARROW for node in self.graph.all_nodes() for value in node.outputs)
 
     @cached_property
     def decides(self) -> bool:
@@ -234,7 +239,8 @@ class NoisyGraph:
     def spreads_fast(self, feeds: Feeds, *, roundoff: float, runs: int = 4, seed: int = 0) -> Iterator[list[Array]]:
         """Yield S from float32 runs whose noise is 256 times larger, scaled down: for networks slow in float64.
 
-        Float32's own rounding is 1/256 of that noise; the noise is still small enough to act linearly.
+        Float32's own rounding is 1/256 of that noise; the noise is still small enough to act linearly, but for that of
+        narrower types (:attr:`narrow`).
 
         Args:
             feeds: the inputs. roundoff: u to scale to. runs: noisy runs. seed: of the noise.

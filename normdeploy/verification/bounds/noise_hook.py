@@ -14,14 +14,19 @@ from normdeploy.verification.bounds.accuracy import CELL_REACH, FUNCTIONS, INITI
 from normdeploy.verification.bounds.cancellation import drift, is_looked_at, row_shift, terms
 from normdeploy.verification.bounds.decisions import representable
 from normdeploy.verification.bounds.hashing import hashed_noise
-from normdeploy.verification.sides.flat_values import UNIT_ROUNDOFF
+from normdeploy.verification.sides.flat_values import SMALLEST_NORMAL, UNIT_ROUNDOFF
 
 _ORDINARY = 2.0**-80
 """A result that reaches this far is nowhere near underflow as a whole."""
 
+NARROW = {ir.DataType.FLOAT16: "float16", ir.DataType.BFLOAT16: "bfloat16"}
+"""Types whose results a runtime rounds, or keeps in float32: it has no kernel for them, or takes two Casts out."""
+
 
 class NoiseHook:
     """A hook for :class:`normdeploy.graph.Evaluator` that adds simulated rounding errors.
+
+    A result that the graph declares narrower than that is rounded as its own type is.
 
     Args:
         roundoff: u.
@@ -63,6 +68,7 @@ class NoiseHook:
         self._kept = {name: tensor for name, tensor in feeds.items() if name in self._left}
         self._constants, self._one_size = constants, one_size
         self._exact, self._unit, self._counting = exact, unit, counting
+        self._reach = roundoff / unit if unit else 1.0
 
     def __call__(self, node: ir.Node, results: list[Tensor]) -> list[Tensor]:
         """Return the results with noise."""
@@ -94,25 +100,34 @@ class NoiseHook:
         if self._plain:
             return [self._noisy(result, self._roundoff, 0.0) for result in results]
         relative, absolute = FUNCTIONS.get(node.op_type, (1.0, 0.0))
-        amplitude = self._roundoff * max(relative, math.sqrt(length) / 4)
+        roundoff, floor = self._own(node)
+        amplitude = roundoff * max(relative, math.sqrt(length) / 4)
         inputs = self._operands(node)
         if inputs is not None:
             alike = self._one_size
             reach = drift(node, inputs, length, lambda index: alike is not None and alike(node, index))
-            amplitude = max(amplitude, self._roundoff * reach)
-        least = None if inputs is None else terms(node, inputs, length, seed=self._seed)
-        cell = self._cell(node)
+            amplitude = max(amplitude, roundoff * reach)
+        cell, of_terms = self._cell(node), None if inputs is None else terms(node, inputs, length, seed=self._seed)
+        least = [cell if cell is not None else of_terms if place == 0 else None for place in range(len(results))]
         noisy = [
-            self._noisy(result, amplitude, absolute, cell if cell is not None else least if place == 0 else None)
-            for place, result in enumerate(results)
+            self._noisy(result, amplitude, absolute, None if own is None else own.mul(roundoff), floor=floor)
+            for result, own in zip(results, least, strict=True)
         ]
         moved = None if inputs is None else row_shift(node, inputs, length)
         if moved is not None:
             by, key = moved
             self._count += 1
-            shift = hashed_noise(key, self._seed * 1_000_003 + self._count).mul_(self._roundoff).mul_(by)
+            shift = hashed_noise(key, self._seed * 1_000_003 + self._count).mul_(roundoff).mul_(by)
             noisy[0] = torch.where(shift.isfinite(), noisy[0] + shift, noisy[0])
         return noisy
+
+    def _own(self, node: ir.Node) -> tuple[float, float]:
+        """Return u of a node's results, and the smallest normal number: those of a narrower type that is declared."""
+        dtype = next((value.dtype for value in node.outputs if value.dtype in NARROW), None)
+        if dtype is None:
+            return self._roundoff, self._floor
+        name = NARROW[dtype]
+        return max(self._roundoff, self._reach * UNIT_ROUNDOFF[name]), max(self._floor, SMALLEST_NORMAL[name])
 
     def _cell(self, node: ir.Node) -> Tensor | None:
         """Return the least noise of an LSTM's results in units of u: what its initial cell state makes of a gate's."""
@@ -140,10 +155,19 @@ class NoiseHook:
                 inputs.append(None if self._constants is None else self._constants(node, index))
         return inputs
 
-    def _noisy(self, result: Tensor, amplitude: float, absolute: float, least: Tensor | None = None) -> Tensor:
-        """Return a result with noise of ``amplitude`` of its size, and of no less than ``least`` times u."""
+    def _noisy(
+        self,
+        result: Tensor,
+        amplitude: float,
+        absolute: float,
+        least: Tensor | None = None,
+        *,
+        floor: float | None = None,
+    ) -> Tensor:
+        """Return a result with noise of ``amplitude`` of its size, and of no less than ``least``."""
         if not result.is_floating_point() or result.numel() == 0:
             return result
+        floor = self._floor if floor is None else floor
         self._count += 1
         noise = hashed_noise(result, self._seed * 1_000_003 + self._count, distinct=self._distinct)
         low, high = torch.aminmax(result)
@@ -152,15 +176,15 @@ class NoiseHook:
             return noise.mul_(amplitude).add_(1).mul_(result)  # zeros and infinities stay what they are
         # Underflow is gradual: below the smallest normal number the rounding error stops shrinking
         size = result.abs()
-        gone = size < self._floor if self._distinct else None  # it may be 0 elsewhere: a tie with all that is 0
+        gone = size < floor if self._distinct else None  # it may be 0 elsewhere: a tie with all that is 0
         if reach < _ORDINARY or absolute:
-            size.clamp_(min=max(absolute, self._floor))
+            size.clamp_(min=max(absolute, floor))
         size.mul_(amplitude)
         if gone is not None:
-            size.masked_fill_(gone, self._floor)
+            size.masked_fill_(gone, floor)
         moves = result != 0
         if least is not None:
-            size = torch.maximum(size, least.mul(self._roundoff))
+            size = torch.maximum(size, least)
             moves |= least > 0
         noisy = noise.mul_(size).add_(result)
         if math.isfinite(reach) and bool(moves.all()) and math.isfinite(float(size.max())):

@@ -11,7 +11,7 @@ from normdeploy.verification.family_case import Case
 from normdeploy.verification.record.answers import Depth
 from normdeploy.verification.sides.flat_values import run_evaluator
 from normdeploy.verification.sides.sessions import Setting, open_session, run_session
-from normdeploy.verification.sides.subgraph import opened
+from normdeploy.verification.sides.subgraph import array_type, opened
 
 _POINTS = 120
 _LARGEST = 256 * 1024**2
@@ -49,4 +49,5 @@ def error_by_depth(model: ir.Model, case: Case, setting: Setting) -> list[Depth]
 def _is_float_value(value: ir.Value) -> bool:
     # Without a type the runtime could not expose the value, and bfloat16 it cannot return; constants have no error
     producer = value.producer()
-    return value.dtype in _SHOWN and producer is not None and producer.op_type not in ("Constant", "ConstantOfShape")
+    computed = producer is not None and producer.op_type not in ("Constant", "ConstantOfShape")
+    return computed and array_type(value) in _SHOWN

@@ -34,7 +34,7 @@ from normdeploy.verification.samples.family import Family
 from normdeploy.verification.sides.flat_values import Feeds
 from normdeploy.verification.sides.part_reference import PartReference
 from normdeploy.verification.sides.sessions import Setting, open_session, run_session
-from normdeploy.verification.sides.subgraph import opened, subgraph
+from normdeploy.verification.sides.subgraph import array_type, opened, subgraph
 from normdeploy.verification.sides.subject import Subject
 
 SIZES = (8, 16, 32)
@@ -200,7 +200,7 @@ def _crossing(nodes: Sequence[ir.Node]) -> list[int | None]:
     count, hidden = [0] * (len(nodes) + 1), [0] * (len(nodes) + 1)
     for i, node in enumerate(nodes):
         for value in node.outputs:
-            for row in (count, hidden) if value.dtype not in _SHOWN else (count,):
+            for row in (count, hidden) if array_type(value) not in _SHOWN else (count,):
                 row[i + 1] += 1
                 row[max(last.get(value, i), i) + 1] -= 1
     totals = zip(np.cumsum(count).tolist(), np.cumsum(hidden).tolist(), strict=True)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -137,16 +136,12 @@ def make_families(
         rest.append((Kind.CONSTANT, "constant rows", _constant_rows))
         rest += [(Kind.OTHER, name, fill) for name, fill in more]
     fills = [*first, *rest]
-    drawn = (  # when it is asked for: few levels look at all
-        Family(name, _feeds(specs, np.random.default_rng((seed, i)), fill), kind)
-        for i, (kind, name, fill) in enumerate(fills)
-    )
-    yield from islice(drawn, len(first))
+    drawn = [Family(name, partial(_feeds, specs, (seed, i), fill), kind) for i, (kind, name, fill) in enumerate(fills)]
+    yield from drawn[: len(first)]
     for name, pattern in _mask_patterns(specs):
-        rng = np.random.default_rng((seed, 91))
-        yield Family(name, _feeds(specs, rng, _normal, mask=partial(masks.filled, pattern)))
+        yield Family(name, partial(_feeds, specs, (seed, 91), _normal, mask=partial(masks.filled, pattern)))
     yield from _integer_families(specs, seed)
-    yield from drawn
+    yield from drawn[len(first) :]
 
 
 def _mask_patterns(specs: Sequence[InputRange]) -> list[tuple[str, masks.Rows]]:
@@ -163,14 +158,14 @@ def _integer_families(specs: Sequence[InputRange], seed: int) -> Iterator[Family
     if not any(spec.dtype.kind in "iu" for spec in specs):
         return
     for name, end in (("lowest ids", _lowest), ("highest ids", _highest)):
-        yield Family(name, _feeds(specs, np.random.default_rng((seed, 90)), _normal, integer=end))
+        yield Family(name, partial(_feeds, specs, (seed, 90), _normal, integer=end))
     every = _every_index(specs)
     if every is not None:
-        yield Family("every index", _feeds(every, np.random.default_rng((seed, 92)), _normal, integer=_in_order))
+        yield Family("every index", partial(_feeds, every, (seed, 92), _normal, integer=_in_order))
     for place in range(max(len(spec.ends) for spec in specs)):
         reach = max(high for spec in specs for _, high in spec.ends[place : place + 1])
         draw = _to_the_ends(place)
-        yield Family(f"integers to {reach}", _feeds(specs, np.random.default_rng((seed, 93)), _normal, integer=draw))
+        yield Family(f"integers to {reach}", partial(_feeds, specs, (seed, 93), _normal, integer=draw))
 
 
 def _every_index(specs: Sequence[InputRange]) -> list[InputRange] | None:
@@ -233,14 +228,14 @@ def small_spread_first(spec: InputRange, seed: int, epsilon: float) -> list[Fami
 
 def _feeds(
     specs: Sequence[InputRange],
-    rng: np.random.Generator,
+    seed: tuple[int, int],
     fill: Fill,
     *,
     integer: Draw | None = None,
     mask: Draw = masks.mixed,
 ) -> Arrays:
     """Draw every input: floats by ``fill``, masks by ``mask``, integers by ``integer`` (else in their range)."""
-    feeds: Arrays = {}
+    rng, feeds = np.random.default_rng(seed), dict[str, Array]()
     for spec in specs:
         if spec.is_mask and not (spec.ends and integer is not None):
             feeds[spec.name] = mask(spec, rng)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import Enum, auto
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -27,18 +27,23 @@ class Kind(Enum):
     OTHER = auto()
 
 
-@dataclass(frozen=True)
 class Family:
     """Named inputs of one kind.
 
     Args:
-        name: what is special about them, for a reader. feeds: array per input name.
+        name: what is special about them, for a reader. feeds: array per input name, or what draws these when they are
+            asked for: a level that looks at few families names all of them.
         kind: what they are drawn by.
     """
 
-    name: str
-    feeds: Arrays
-    kind: Kind = Kind.OTHER
+    def __init__(self, name: str, feeds: Arrays | Callable[[], Arrays], kind: Kind = Kind.OTHER) -> None:
+        self.name, self.kind = name, kind
+        self._given = feeds
+
+    @cached_property
+    def feeds(self) -> Arrays:
+        """The array of each input, by name: the same ones each time."""
+        return self._given() if callable(self._given) else self._given
 
     @property
     def user(self) -> bool:

@@ -67,10 +67,14 @@ def require_run(model: ir.Model) -> None:
         require_operands(node.domain, node.op_type, names, str(node.name or node.outputs[0].name))
 
 
-def open_session(model: str | os.PathLike[str] | bytes, setting: Setting) -> Any:
+def open_session(model: str | os.PathLike[str] | bytes, setting: Setting, *, dequantizes: bool | None = None) -> Any:
     """Open a session and make certain that the provider asked for is the one that runs, in float32.
 
     A provider whose default is less (CUDA: TF32) is told to multiply in float32, as `normdeploy.load` tells it.
+
+    Args:
+        model: the file, or its bytes. setting: how it is run.
+        dequantizes: whether it may hold a DequantizeLinear, where its caller has looked; looked for otherwise.
 
     Raises:
         UsageError: unknown level, or the provider is not available here.
@@ -103,7 +107,7 @@ def open_session(model: str | os.PathLike[str] | bytes, setting: Setting) -> Any
         source, entries = converted(model).content, {}
     else:
         source, entries = (model, {}) if isinstance(model, bytes) else session_source(model)
-    exact = {} if setting.provider == ORT_FORMAT else product_entries(model)
+    exact = {} if setting.provider == ORT_FORMAT else product_entries(model, stored=dequantizes)
     for key, value in {**exact, **dict(setting.config), **entries}.items():
         options.add_session_config_entry(key, value)
     try:

@@ -12,6 +12,11 @@ from normdeploy.graph.fixed_values import fixed_nodes
 from normdeploy.graph.walk import values_read
 
 
+def array_type(value: ir.Value) -> ir.DataType | None:
+    """Return the type of the numbers of a value that a run can give away as an array; None for a sequence of them."""
+    return value.dtype if isinstance(value.type, ir.TensorType) else None
+
+
 def opened(model: ir.Model, names: Collection[str]) -> ir.Model:
     """Return a copy of a model with some values as further outputs, behind its own.
 

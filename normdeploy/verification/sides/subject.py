@@ -10,6 +10,7 @@ from typing import Any
 from normdeploy.errors import GraphError
 from normdeploy.graph import Evaluator, input_names, load_graph, weight_bytes
 from normdeploy.graph.operators.evaluation_limits import TooMuchError
+from normdeploy.graph.walk import nodes_of
 from normdeploy.onnxfile.model import Copied, ModelFile
 from normdeploy.ort.ort_format import ORT_FORMAT
 from normdeploy.rewrite.infer import infer_missing_types
@@ -48,6 +49,8 @@ class Subject:
         self.watch: Watch | None = None  # sees what operators return in each run in float64
         self._sessions: dict[Setting, Any] = {}
         self._ran: dict[Setting, tuple[Feeds, Sequence[str], list[Any]]] = {}
+        dequantizes = any(node.op_type == "DequantizeLinear" for node in nodes_of(self.model))
+        self._dequantizes = None if self.model.functions else dequantizes  # which of those run is not looked into
         # Each session holds its own copy of the weights: of a large file, one is open at a time
         self._large = weight_bytes(self.model) > _LARGE
 
@@ -69,7 +72,7 @@ class Subject:
             if setting.provider == ORT_FORMAT:
                 runs = self.path  # what is converted is the model that a file is read as
             require_run(self.model)
-            self._sessions[setting] = open_session(runs, setting)
+            self._sessions[setting] = open_session(runs, setting, dequantizes=self._dequantizes)
         return self._sessions[setting]
 
     def close(self, setting: Setting) -> None:

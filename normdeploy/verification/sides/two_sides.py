@@ -82,8 +82,9 @@ class EagerReference:
         if self._before is not None:
             yield
             return
-        with ieee_float32(), uncompiled(), evaluation_mode(self.model):
-            self._before = Snapshot(self.model), Contents(state_of(self.model))
+        with ieee_float32(), uncompiled(), evaluation_mode(self.model) as mode:
+            reached = mode.reached
+            self._before = Snapshot(self.model, reached=reached), Contents(state_of(self.model, reached))
             try:
                 yield
             finally:

@@ -7,7 +7,6 @@ import onnx_ir as ir
 import torch
 from torch import Tensor
 
-from normdeploy.array_types import Array, Shape
 from normdeploy.errors import GraphError
 from normdeploy.graph import compress
 from normdeploy.verification.derivation.gauges import Claim, composed
@@ -43,14 +42,15 @@ def returned(relation: Relation, w: ir.Value, v: ir.Value) -> Claim | None:
 def _followed(relation: Relation, w: ir.Value, v: ir.Value, k: int, depth: int) -> tuple[Tensor, Tensor, Tensor, bool]:
     """Return identifiers, scales and shifts of a value's elements, and whether that is only assumed.
 
-    A scale or shift that is one number stays one wherever elements go: it has size 1 along each axis.
+    A scale or shift has size 1 along axes where it does not vary; elements that are moved take it along whole, but one
+    number, which stays one wherever they go.
     """
     side = relation.source
     for claim in relation.by_source.get(w, ()):
         if claim.value is v and not claim.guard:
             shape = relation.file.shapes(v)[k]
             ids = torch.arange(int(np.prod(shape)), dtype=torch.float64).reshape(shape)
-            return ids, _whole(claim.scale, shape), _whole(claim.shift, shape), claim.assumed
+            return ids, torch.from_numpy(claim.scale), torch.from_numpy(claim.shift), claim.assumed
     step, node = step_of(side, w), w.producer()
     shapes = side.shapes(w)
     if depth > DEPTH or node is None or not shapes or 0 in shapes[k] or w in side.opened or cuts(side, node):
@@ -60,25 +60,19 @@ def _followed(relation: Relation, w: ir.Value, v: ir.Value, k: int, depth: int) 
         if guard_beside(side, w, step.shift, step.scale * shift.numpy()):
             raise Lost(f"{w.name!r} is kept from 0")
         total, moved = composed(step.scale, step.shift, scale.numpy(), shift.numpy())
-        size = side.shapes(w)[k]
-        return ids, _whole(total, size), _whole(moved, size), assumed
+        return ids, torch.from_numpy(total), torch.from_numpy(moved), assumed
     if kind(node) not in MOVES or kind(node) == "Concat" or node.inputs[0] is None:
         raise Lost(f"{w.name!r} is not known")
     ids, scale, shift, assumed = _followed(relation, node.inputs[0], v, k, depth + 1)
     first = node.inputs[0]
     made = run_moves(side, w, {first: ids}.get, k)
     gauge = [
-        part.reshape((1,) * made.dim()) if part.numel() == 1 else run_moves(side, w, {first: part}.get, k)
+        part.reshape((1,) * made.dim())
+        if part.numel() == 1
+        else run_moves(side, w, {first: part.expand(ids.shape)}.get, k)
         for part in (scale, shift)
     ]
     return made, gauge[0], gauge[1], assumed
-
-
-def _whole(gauge: Array, shape: Shape) -> Tensor:
-    """Return a gauge with a number for each element; one number as it is."""
-    if gauge.size == 1:
-        return torch.from_numpy(np.array(gauge.reshape((1,) * len(shape))))
-    return torch.from_numpy(np.array(np.broadcast_to(gauge, shape)))
 
 
 def further(relation: Relation, w: ir.Value, v: ir.Value) -> Claim | None:

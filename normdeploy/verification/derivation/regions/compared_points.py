@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
+from itertools import accumulate
 
 import onnx_ir as ir
 import torch
@@ -18,6 +19,7 @@ from torch import Tensor
 from normdeploy.array_types import Array, Floats, Shape
 from normdeploy.graph import FLOATS
 from normdeploy.graph.traits import Trait, has
+from normdeploy.verification.derivation.laws.element_moves import FOLLOWED
 from normdeploy.verification.derivation.laws.pooled import reduced
 from normdeploy.verification.derivation.related.relation import Relation
 from normdeploy.verification.derivation.side.checked_side import Side
@@ -30,7 +32,7 @@ _ROWS = 8
 """Rows of random numbers where one row is looked at at a time."""
 
 _KEPT = 4
-"""Draws that are kept for the next region of the same sizes, of at most :data:`_MOST` numbers each."""
+"""Draws that are kept for the next region, of at most twice :data:`_MOST` numbers each."""
 
 _LOCAL = frozenset({"BatchNormalization", "Identity", "Add", "Sub", "Mul", "Div", "Neg", "Sum"})
 
@@ -60,7 +62,7 @@ def points(
     if rows is None and any(relation.file.type_of(leaf) not in FLOATS for leaf in leaves):
         raise RuntimeError("integers are read by more than the rows of one table")
     seen: list[dict[ir.Value, Shape]] = []
-    for k in range(relation.file.assignments):
+    for k in range(min(relation.file.assignments, FOLLOWED)):
         shapes = {leaf: relation.file.shapes(leaf)[k] for leaf in leaves if relation.file.shapes(leaf)}
         if len(shapes) < len(leaves):
             raise RuntimeError("what it reads is of no known size")
@@ -98,11 +100,17 @@ def draw(side: Side, shapes: Mapping[ir.Value, Shape], scale: float, seed: int) 
     }
 
 
+def _normal(shapes: Sequence[Shape], seed: int) -> list[Tensor]:
+    """Return normal random numbers, others for each shape: they follow from the shapes and the seed alone."""
+    ends = [0, *accumulate(math.prod(shape) for shape in shapes)]
+    pool = _pool(ends[-1].bit_length(), seed)
+    return [pool[start:end].reshape(shape) for start, end, shape in zip(ends, ends[1:], shapes, strict=False)]
+
+
 @lru_cache(maxsize=_KEPT)
-def _normal(shapes: tuple[Shape, ...], seed: int) -> tuple[Tensor, ...]:
-    """Return normal random numbers, others for each shape: layers of one size are compared at the same points."""
-    generator = torch.Generator().manual_seed(20 + seed)
-    return tuple(torch.randn(shape, generator=generator, dtype=torch.float64) for shape in shapes)
+def _pool(size: int, seed: int) -> Tensor:
+    """Return two to the power of ``size`` normal random numbers: regions of about one size begin at the same ones."""
+    return torch.randn(1 << size, generator=torch.Generator().manual_seed(20 + seed), dtype=torch.float64)
 
 
 def _window(regions: Regions, leaves: Sequence[ir.Value], gauges: Sequence[Floats]) -> tuple[int, int] | None:

@@ -66,6 +66,7 @@ class Relation:
         unrounded: computes what follows from constants and sizes, at one assignment, from unrounded constants.
         moved: of two ways of moving, by all that they depend on: the result's rank, and whether constants are joined to
             it; None where elements land elsewhere.
+        moved_gauges: scale and shift of the result, by the same and by the gauges of what is moved.
     """
 
     source: Side
@@ -77,6 +78,7 @@ class Relation:
     further: Callable[[Relation, ir.Value, ir.Value], Claim | None] | None = None
     unrounded: Callable[[ir.Value, int], Array | None] | None = None
     moved: dict[Hashable, tuple[int, bool] | None] = field(default_factory=dict)
+    moved_gauges: dict[Hashable, tuple[Floats, Floats]] = field(default_factory=dict)
     _looked: set[tuple[ir.Value, ir.Value]] = field(default_factory=set)
 
     def add(self, w: ir.Value, claim: Claim) -> bool:

@@ -12,6 +12,7 @@ from collections.abc import Hashable
 from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 import onnx_ir as ir
 
 from normdeploy.array_types import Array
@@ -167,7 +168,28 @@ def _apart(side: Side, inputs: list[ir.Value | None], read: list[list[Array]], p
     if not every.size or ((every > 0).any() and (every < 0).any()) or (every == every[0]).all():
         return False
     pairs = ((inputs[0], read[place]), (inputs[place], read[0]))
-    return not any(_is_positive(side, one) and not any((array > 0).any() for array in other) for one, other in pairs)
+    if any(_is_positive(side, one) and not any((array > 0).any() for array in other) for one, other in pairs):
+        return False
+    if any(array.shape != off[0].shape for array in (*off, *read[0], *read[place])):
+        return True
+    # a target of Expand is compared to -1, which says of one size that it stays: the others are sizes, and above it
+    clear = [_positive_at(side, one) & ~np.any([array > 0 for array in other], axis=0) for one, other in pairs]
+    return bool((np.any([array != off[0] for array in off], axis=0) & ~np.any(clear, axis=0)).any())
+
+
+def _positive_at(side: Side, value: ir.Value | None) -> npt.NDArray[np.bool_]:
+    """Tell of each element of a number whether it is made of sizes and numbers above 0 by sums and products alone."""
+    constant, node = side.constant(value), None if value is None else value.producer()
+    if constant is not None:
+        return np.asarray(constant > 0)
+    if node is None or kind(node) not in ("Concat", "Identity", "Reshape"):
+        return np.asarray(_is_positive(side, value))
+    parts = inputs_of(node)[: None if kind(node) == "Concat" else 1]
+    found = [None if part is None else _at(side, part) for part in parts]
+    if any(arrays is None or arrays[0].ndim != 1 for arrays in found):
+        return np.asarray(_is_positive(side, value))
+    sizes = [arrays[0].shape for arrays in found if arrays is not None]
+    return np.concatenate([np.broadcast_to(_positive_at(side, one), n) for one, n in zip(parts, sizes, strict=True)])
 
 
 def _is_positive(side: Side, value: ir.Value | None) -> bool:
@@ -181,7 +203,7 @@ def _is_positive(side: Side, value: ir.Value | None) -> bool:
         return False
     if kind(node) in ("Shape", "Size"):
         return True
-    if kind(node) in ("Gather", "Reshape", "Squeeze", "Unsqueeze", "Identity", "Cast", "Expand", "Slice"):
+    if kind(node) in ("Gather", "Reshape", "Squeeze", "Unsqueeze", "Identity", "Cast", "Expand", "Slice", "Split"):
         return _is_positive(side, node.inputs[0])
     return kind(node) in ("Add", "Mul", "Concat", "Max", "ReduceProd") and all(
         _is_positive(side, read) for read in inputs_of(node)[: 1 if kind(node) == "ReduceProd" else None]
@@ -216,10 +238,16 @@ def key(side: Side, value: ir.Value | None) -> Hashable:
     if node is None or not decides(side, value) or kind(node) in ("Shape", "Size"):
         told = [(array.shape, array.astype(np.float64).tobytes()) for array in numbers or ()]
         return (decides(side, value), *told) if told else value
-    if kind(node) == "Identity":
+    if kind(node) == "Identity" or _keeps_type(side, node):
         return key(side, node.inputs[0])
     said = tuple(sorted((name, str(a.value)) for name, a in node.attributes.items()))
     return kind(node), said, value.index(), tuple(key(side, read) for read in inputs_of(node))
+
+
+def _keeps_type(side: Side, node: ir.Node) -> bool:
+    """Tell whether an operator is a Cast to the very type that it reads: other tools leave it out."""
+    read, made = node.inputs[0] if node.inputs else None, side.type_of(node.outputs[0])
+    return kind(node) in ("Cast", "CastLike") and read is not None and made is not None and side.type_of(read) == made
 
 
 def alike_beyond(ours: Side, w: ir.Value | None, theirs: Side, v: ir.Value | None) -> bool:
