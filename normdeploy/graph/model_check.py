@@ -16,6 +16,7 @@ from onnx import TensorProto, numpy_helper
 from onnx.external_data_helper import uses_external_data
 
 from normdeploy.errors import GraphError
+from normdeploy.graph.traits import MICROSOFT
 from normdeploy.onnxfile.calls import check_calls
 from normdeploy.onnxfile.stored import STANDARD, element_bits, element_count, graphs, stored_bytes, tensors
 
@@ -23,6 +24,8 @@ _OUTLINED = 64  # bytes of a tensor that an outline keeps
 _VALUES = ("float_data", "int32_data", "int64_data", "double_data", "uint64_data", "string_data")
 _LISTED = 3  # the last IR version whose initializers the checker wants among the inputs; no runtime does
 _GROUPED = frozenset({"Conv", "ConvTranspose"})
+_OF_ONNXRUNTIME = frozenset({"LayerNormalization", "SimplifiedLayerNormalization"})
+"""Operators that onnxruntime has in ONNX's own domain at every operator set; its transformer optimizer writes them."""
 _MOST_AXES = 64  # NumPy's
 _TWO_EACH = (TensorProto.COMPLEX64, TensorProto.COMPLEX128)
 
@@ -62,10 +65,22 @@ def check_proto(proto: onnx.ModelProto, name: str = "the graph") -> None:
         GraphError: it is not valid ONNX.
     """
     try:
-        onnx.checker.check_model(outline(proto))
+        onnx.checker.check_model(_without_onnxruntimes_own(outline(proto)))
     except (onnx.checker.ValidationError, ValueError) as error:
         words = " ".join(str(error).split())
         raise GraphError(f"{name} is not valid ONNX: {words}; expected a valid model: write it again") from error
+
+
+def _without_onnxruntimes_own(outlined: onnx.ModelProto) -> onnx.ModelProto:
+    """Put operators that ONNX's domain has in onnxruntime alone into another, which the checker does not know."""
+    opset = next((entry.version for entry in outlined.opset_import if entry.domain in STANDARD), 1)
+    own = {name for name in _OF_ONNXRUNTIME if not onnx.defs.has(name, opset)}
+    nodes = [n for graph in graphs(outlined) for n in graph.node if n.op_type in own and n.domain in STANDARD]
+    for node in nodes:
+        node.domain = MICROSOFT
+    if nodes and all(entry.domain != MICROSOFT for entry in outlined.opset_import):
+        outlined.opset_import.add(domain=MICROSOFT, version=1)
+    return outlined
 
 
 def _check_opsets(proto: onnx.ModelProto, name: str) -> None:

@@ -115,7 +115,7 @@ def _computed(node: ir.Node, numbers: list[torch.Tensor]) -> torch.Tensor | None
 
 def _stored(tensor: ir.TensorProtocol) -> torch.Tensor:
     array = tensor.numpy()
-    return torch.from_numpy(array.astype(np.float64) if tensor.dtype in FLOATS else array)
+    return torch.from_numpy(array.astype(np.float64) if tensor.dtype in FLOATS else np.array(array))
 
 
 def _one(numbers: torch.Tensor) -> torch.Tensor | None:

@@ -119,3 +119,15 @@ def test_a_cast_of_what_its_type_holds_adds_no_noise(graph_of: Callable[[str], i
     *_, (single, half) = NoisyGraph(model).spreads({"x": x}, roundoff=U, floor=FLOOR)
     np.testing.assert_array_equal(single != 0, [False, False, False, True])
     np.testing.assert_array_equal(half != 0, [False, True, True, True])
+
+
+def test_what_says_how_many_rows_there_are_gets_no_noise(graph_of: Callable[[str], ir.Model]):
+    """Old exports take the root of a count for the sides of a picture: 3.9999 would leave three rows of four."""
+    model = graph_of("""g (float[1,16] x) => (float[s,s] y) {
+        n = Constant<value = float {16.0}>() half = Constant<value = float {0.5}>() at = Constant<value_ints = [0]>()
+        root = Pow(n, half) side = Cast<to = 7>(root) one = Unsqueeze(side, at) sizes = Concat<axis = 0>(one, one)
+        y = Reshape(x, sizes) }""")
+    x = np.random.default_rng(0).standard_normal((1, 16)).astype(np.float32)
+    noisy = NoisyGraph(model)
+    for seed in range(8):
+        assert noisy.run({"x": x}, roundoff=24 * U, floor=FLOOR, seed=seed, distinct=True)["y"].shape == (4, 4)

@@ -221,3 +221,52 @@ def test_a_guard_goes_where_scores_are_real_numbers(body: str, gone: int) -> Non
     assert take_out_guards(model) == gone
     assert ("IsNaN" in {node.op_type for node in model.graph}) == (not gone)
     assert [value.name for value in model.graph.outputs] == ["y"]
+
+
+def written(folder: Path, name: str, body: str, opset: int, **constants: np.ndarray) -> Path:
+    imports = f'["": {opset}, "com.microsoft": 1]'
+    proto = parser.parse_model(
+        f"<ir_version: 8, opset_import: {imports}> g (float[b,4] x) => (float[b,4] y) {{ {body} }}"
+    )
+    proto.graph.initializer.extend(numpy_helper.from_array(a, key) for key, a in constants.items())
+    onnx.save(proto, folder / name)
+    return folder / name
+
+
+SPELLED = {
+    "SimplifiedLayerNormalization": (
+        "q = Pow(x, two) m = ReduceMean<axes=[-1]>(q) v = Add(m, e) r = Sqrt(v) n = Div(x, r) y = Mul(n, s)",
+        "y = SimplifiedLayerNormalization<axis=-1, epsilon=%s>(x, s)",
+    ),
+    "SkipSimplifiedLayerNormalization": (
+        "z = Tanh(x) a = Add(x, z) q = Pow(a, two) m = ReduceMean<axes=[-1]>(q) v = Add(m, e) r = Sqrt(v) "
+        "n = Div(a, r) y = Mul(n, s)",
+        "z = Tanh(x) y = com.microsoft.SkipSimplifiedLayerNormalization<epsilon=%s>(x, z, s)",
+    ),
+    "LayerNormalization": (
+        "u = ReduceMean<axes=[-1]>(x) d = Sub(x, u) q = Mul(d, d) m = ReduceMean<axes=[-1]>(q) v = Add(m, e) "
+        "r = Sqrt(v) n = Div(d, r) y = Mul(n, s)",
+        "y = LayerNormalization<axis=-1, epsilon=%s>(x, s, zeros)",
+    ),
+    "QuickGelu": (
+        "g = Sigmoid(x) h = Mul(x, g) y = Mul(h, s)",
+        "h = com.microsoft.QuickGelu<alpha=%s>(x) y = Mul(h, s)",
+    ),
+}
+"""What onnxruntime's transformer optimizer reads, and what it writes, at operator sets that lack such an operator."""
+
+
+@pytest.mark.parametrize("opset", [13, 16])
+@pytest.mark.parametrize("name", SPELLED)
+@pytest.mark.parametrize("wrong", [False, True])
+def test_norms_that_the_operator_set_lacks(tmp_path: Path, name: str, opset: int, wrong: bool) -> None:
+    spelled, joined = SPELLED[name]
+    number = 1.0 if name == "QuickGelu" else 0.01
+    constants = {
+        "s": np.array([0.5, 2, 1.5, -1], F32), "e": F32(0.01), "two": F32(2), "zeros": np.zeros(4, F32),
+    }  # fmt: skip
+    own = written(tmp_path, "own.onnx", spelled, opset, **constants)
+    its = written(tmp_path, "its.onnx", joined % (number * (1.1 if wrong else 1)), opset, **constants)
+    verdict = verify(own, its, level="quick")
+    assert verdict.status == ("fail" if wrong else "pass"), verdict.summary()
+    assert verdict.check("derivation").status == "pass" or wrong, verdict.summary()

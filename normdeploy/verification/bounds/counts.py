@@ -1,7 +1,8 @@
-"""Numbers that say how many elements there are: the ends of a Range, sizes that are halved and floored.
+"""Numbers that say how many elements there are: the ends of a Range, the root of a count, sizes that are halved.
 
-A rounding of 16.0 in front of a Range would make it one element longer, which no float32 run does: what follows from
-sizes and from numbers of the program alone gets no noise on its way there.
+A rounding of 16.0 in front of a Range would make it one element longer, and one of 4.0 in front of a Reshape leave no
+row of it, which no float32 run does: what follows from sizes and from numbers of the program alone gets no noise on its
+way there.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import onnx_ir as ir
 from normdeploy.graph.fixed_values import fixed_nodes
 from normdeploy.graph.traits import is_standard
 from normdeploy.verification.bounds.accuracy import rounds
+from normdeploy.verification.derivation.side.settled import shaping
 
 _WHOLE = ("Floor", "Ceil", "Round")
 
@@ -23,15 +25,15 @@ def counting(graph: ir.Graph) -> set[ir.Node]:
     """
     constant, known = fixed_nodes(graph.all_nodes())
     whole = [node for node in known - constant if is_standard(node, *_WHOLE) or _to_integers(node)]
-    ends = [node for node in known if is_standard(node, "Range")]
-    ends += whole  # but none of constants alone: a floor of these is a decision like any other
+    read = [value for node in graph.all_nodes() for value in shaping(node)]
+    read += [value for node in whole for value in node.inputs]  # of constants alone they are decisions like any other
     found: set[ir.Node] = set()
-    while ends:
-        for value in ends.pop().inputs:
-            maker = None if value is None else value.producer()
-            if maker is not None and maker in known and maker not in found:
-                found.add(maker)
-                ends.append(maker)
+    while read:
+        value = read.pop()
+        maker = None if value is None else value.producer()
+        if maker is not None and maker in known and maker not in found:
+            found.add(maker)
+            read += maker.inputs
     return {node for node in found if rounds(node)}
 
 

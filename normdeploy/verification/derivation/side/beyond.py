@@ -203,7 +203,7 @@ def _is_positive(side: Side, value: ir.Value | None) -> bool:
         return False
     if kind(node) in ("Shape", "Size"):
         return True
-    if kind(node) in ("Gather", "Reshape", "Squeeze", "Unsqueeze", "Identity", "Cast", "Expand", "Slice"):
+    if kind(node) in ("Gather", "Reshape", "Squeeze", "Unsqueeze", "Identity", "Cast", "Expand", "Slice", "Split"):
         return _is_positive(side, node.inputs[0])
     return kind(node) in ("Add", "Mul", "Concat", "Max", "ReduceProd") and all(
         _is_positive(side, read) for read in inputs_of(node)[: 1 if kind(node) == "ReduceProd" else None]

@@ -19,8 +19,8 @@ from normdeploy.graph.traits import MICROSOFT, is_standard
 Spelling = Callable[["_Writer"], bool]
 """Writes what an operator computes; tells whether it could."""
 
-_GELU, _RMS = 20, 23
-"""The first operator sets that have Gelu, which is spelled out before, and RMSNormalization."""
+_GELU = 20
+"""The first operator set that has Gelu: it is spelled out before."""
 
 _ACTIVATIONS: Mapping[str, tuple[tuple[str, float], ...]] = {
     "Relu": (), "Sigmoid": (), "Tanh": (), "HardSwish": (),
@@ -40,7 +40,7 @@ def write_out(model: ir.Model) -> set[str]:
     """
     made: set[str] = set()
     for node in list(model.graph):
-        spelling = _SPELLINGS.get(node.op_type) if node.domain == MICROSOFT else None
+        spelling = _SPELLINGS.get(node.op_type) if _is_joined(node) else None
         if spelling is None:
             continue
         writer = _Writer(model, node)
@@ -51,7 +51,13 @@ def write_out(model: ir.Model) -> set[str]:
 
 def has_joined(model: ir.Model) -> bool:
     """Tell whether an operator of a model's graph may be written out."""
-    return any(node.domain == MICROSOFT and node.op_type in _SPELLINGS for node in model.graph)
+    return any(_is_joined(node) for node in model.graph)
+
+
+def _is_joined(node: ir.Node) -> bool:
+    """Tell whether an operator may be written out; of ONNX's own domain onnxruntime has one more than ONNX."""
+    own = node.domain == MICROSOFT or is_standard(node, "SimplifiedLayerNormalization")
+    return own and node.op_type in _SPELLINGS
 
 
 class _Writer:
@@ -159,8 +165,9 @@ def _fast_gelu(writer: _Writer) -> bool:
 
 
 def _quick_gelu(writer: _Writer) -> bool:
-    x, alpha = writer.read(0), writer.number(writer.node.attributes.get_float("alpha", 1.702))
-    writer.add("Mul", x, writer.add("Sigmoid", writer.add("Mul", x, alpha)))
+    x, alpha = writer.read(0), writer.node.attributes.get_float("alpha", 1.702)
+    scaled = x if alpha == 1 else writer.add("Mul", x, writer.number(alpha))
+    writer.add("Mul", x, writer.add("Sigmoid", scaled))
     return True
 
 
@@ -172,7 +179,7 @@ def _skip_layer_norm(writer: _Writer) -> bool:
 
 
 def _skip_rms_norm(writer: _Writer) -> bool:
-    if writer.asks(1, 2) or writer.opset < _RMS:
+    if writer.asks(1, 2):
         return False
     total = _skipped(writer, writer.read(3))
     return _norm(writer, total, "RMSNormalization", [writer.read(2)])
@@ -193,6 +200,15 @@ def _norm(writer: _Writer, total: ir.Value | None, op_type: str, scales: Sequenc
     writer.shown[3] = total
     epsilon = writer.node.attributes.get_float("epsilon", 1e-12)
     writer.add(op_type, total, *(scale for scale in scales if scale is not None), axis=-1, epsilon=epsilon)
+    return True
+
+
+def _rms_norm(writer: _Writer) -> bool:
+    if writer.asks(1):
+        return False
+    attributes = writer.node.attributes
+    axis, epsilon = attributes.get_int("axis", -1), attributes.get_float("epsilon", 1e-5)
+    writer.add("RMSNormalization", writer.read(0), writer.read(1), axis=axis, epsilon=epsilon)
     return True
 
 
@@ -236,6 +252,7 @@ _SPELLINGS: Mapping[str, Spelling] = {
     "FusedMatMul": _fused_matmul,
     "Gelu": _gelu,
     "QuickGelu": _quick_gelu,
+    "SimplifiedLayerNormalization": _rms_norm,
     "SkipLayerNormalization": _skip_layer_norm,
     "SkipSimplifiedLayerNormalization": _skip_rms_norm,
 }
