@@ -6,8 +6,6 @@ from normdeploy.graph.exact import (
     AFFINE_DOMAIN,
     FLOATS,
     ExactTensor,
-    Parts,
-    Reader,
     compress,
     constant64,
     constant_tensor,
@@ -27,6 +25,7 @@ from normdeploy.graph.onnx_files import (
     weight_bytes,
 )
 from normdeploy.graph.operator_evaluation import evaluate_node
+from normdeploy.graph.parts import Parts, Reader
 from normdeploy.graph.scopes import WHERE, in_root, module_path
 
 __all__ = [
