@@ -1,5 +1,6 @@
 """Room: graph. ONNX files as onnx_ir, exact constants, module paths, and evaluation in float64."""
 
+from normdeploy.graph.constant_parts import Parts, Reader
 from normdeploy.graph.evaluate import Evaluator, Hook
 from normdeploy.graph.evaluated_region import evaluate_alike, evaluate_region
 from normdeploy.graph.exact import (
@@ -25,7 +26,6 @@ from normdeploy.graph.onnx_files import (
     weight_bytes,
 )
 from normdeploy.graph.operator_evaluation import evaluate_node
-from normdeploy.graph.parts import Parts, Reader
 from normdeploy.graph.scopes import WHERE, in_root, module_path
 
 __all__ = [

@@ -2,7 +2,7 @@
 
 A chain of folds multiplies one weight several times. Each step keeps the unrounded float64 value as a recipe
 (:class:`ExactTensor`), so that the weight is rounded to its stored dtype exactly once, when the file is written, and
-no big weight is held in float64 meanwhile. A recipe that can be computed piece by piece (:mod:`.parts`) never is: what
+no big weight is held in float64 meanwhile. A recipe that can be computed piece by piece (:mod:`.constant_parts`) never is: what
 reads it, and the rounding, go through it one piece at a time.
 """
 
@@ -14,7 +14,7 @@ import numpy as np
 import onnx_ir as ir
 
 from normdeploy.array_types import Array, Floats
-from normdeploy.graph.parts import Parts, Reader
+from normdeploy.graph.constant_parts import Parts, Reader
 
 AFFINE_DOMAIN = "normdeploy"
 """Domain of our internal operators; nothing of it is left in a written file."""

@@ -20,11 +20,11 @@ import torch
 from torch import Tensor
 
 from normdeploy.array_types import Floats
+from normdeploy.graph.constant_parts import BLOCK, Parts, read_together
 from normdeploy.graph.exact import constant_tensor, parts64
 from normdeploy.graph.operators.call import Call
 from normdeploy.graph.operators.linear_operators import padded, with_addend
 from normdeploy.graph.operators.windows import spatial
-from normdeploy.graph.parts import BLOCK, Parts, read_together
 
 WEIGHT = 1
 """The operand that is read in pieces."""
