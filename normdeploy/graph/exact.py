@@ -2,8 +2,8 @@
 
 A chain of folds multiplies one weight several times. Each step keeps the unrounded float64 value as a recipe
 (:class:`ExactTensor`), so that the weight is rounded to its stored dtype exactly once, when the file is written, and
-no big weight is held in float64 meanwhile. A recipe that can be computed piece by piece (:mod:`.constant_parts`) never is: what
-reads it, and the rounding, go through it one piece at a time.
+no big weight is held in float64 meanwhile. A recipe that can be computed piece by piece (:mod:`.constant_parts`) never
+is: what reads it, and the rounding, go through it one piece at a time.
 """
 
 from __future__ import annotations
