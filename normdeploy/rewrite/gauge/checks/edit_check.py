@@ -19,6 +19,7 @@ from normdeploy.array_types import Floats
 from normdeploy.errors import GraphError, RewriteError
 from normdeploy.graph import constant_tensor, evaluate_region, module_path
 from normdeploy.graph.edit import is_read
+from normdeploy.graph.operators.pieces import Ahead
 from normdeploy.graph.summed_axis import summed_axis
 from normdeploy.graph.weight import fixed_weight
 from normdeploy.rewrite.affine.replacement import reads_shape_only
@@ -46,6 +47,7 @@ class Check:
         inputs: by place among what the operator reads.
         expected: its results; none where nothing is left to be checked.
         vanishes: something that is read is scaled by 0.
+        ahead: products of a large weight that was read for the old operator, and that the new one has still.
         noise: how far the rounding of what was read may move each result (:mod:`.rounded_inputs`).
     """
 
@@ -54,6 +56,7 @@ class Check:
     expected: list[Tensor] = field(default_factory=list)
     noise: list[Floats | None] = field(default_factory=list)
     vanishes: bool = False
+    ahead: Ahead | None = None
 
     def verify(self) -> None:
         """Evaluate the operator as it became.
@@ -67,7 +70,7 @@ class Check:
         nodes = _region(node)
         results = _written(nodes)
         feeds = {value: self.inputs[index] for index, value in enumerate(_read(nodes))}
-        found = evaluate_region(nodes, feeds, results)
+        found = evaluate_region(nodes, feeds, results, ahead=self.ahead)
         tolerance = CUBIC_TOLERANCE if node.op_type == "Resize" else TOLERANCE
         for value, old, new, rounded in zip(results, self.expected, found, self.noise, strict=True):
             distance = _distance(_gauge_of(at, value, edit), at, old, new, rounded, vanishes=self.vanishes)
@@ -102,14 +105,17 @@ def _check_of(context: RewriteContext, edit: Edit) -> Check | None:
             axes = {value: summed_axis(value) for value in read}
             drawn |= {value: torch.softmax(drawn[value], axis) for value, axis in axes.items() if axis is not None}
             plain = {value: _plain(at, value, drawn[value]) for value in read}
-            expected = evaluate_region(nodes, plain, results)
+            ahead = Ahead({value: drawn[value] for value in read if _unscaled(at, value)})
+            expected = evaluate_region(nodes, plain, results, ahead=ahead)
             for value, found in zip(results, expected, strict=True):
                 _require_cells(at.ties.of.get(value), found)
             vanishes = any((np.abs(at.scale(at.ties.of[v])) < VANISHES).any() for v in read if v in at.ties.of)
             noise = noise_of(at, nodes, plain, expected, results)
             if noise is None:
                 return None
-            return Check(edit, {index: drawn[value] for index, value in enumerate(read)}, expected, noise, vanishes)
+            return Check(
+                edit, {index: drawn[value] for index, value in enumerate(read)}, expected, noise, vanishes, ahead
+            )
         except (GraphError, ValueError):
             continue  # it cannot be evaluated on these, or a gauge varies along an axis that was cut
     return None
@@ -151,6 +157,12 @@ def _plain(at: Solution, value: ir.Value, drawn: Tensor) -> Tensor:
         return drawn
     _require_cells(gauge, drawn)
     return torch.from_numpy(np.asarray(at.scale(gauge) * drawn.numpy() + at.shift(gauge)))  # a scalar's is no array
+
+
+def _unscaled(at: Solution, value: ir.Value) -> bool:
+    """Tell whether a value gets no scale: a weight that is multiplied by it changes per output channel alone."""
+    gauge = at.ties.of.get(value)
+    return gauge is None or bool((at.scale(gauge) == 1).all())
 
 
 def _require_cells(gauge: Gauge | None, drawn: Tensor) -> None:
