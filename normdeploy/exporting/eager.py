@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import nn
@@ -73,4 +74,21 @@ def uncompiled() -> Iterator[None]:
         yield
         return
     with torch.compiler.set_stance("force_eager"):
+        yield
+
+
+@contextmanager
+def unscripted() -> Iterator[None]:
+    """Run functions that ``torch.jit.script`` compiled as they were written: a trace follows Python, not TorchScript.
+
+    torch keeps what was written beside the compiled function, for its own compiler.
+    """
+    kind = torch.jit.ScriptFunction
+    compiled = kind.__call__
+
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        written = getattr(self, "_torchdynamo_inline", None)
+        return compiled(self, *args, **kwargs) if written is None else written(*args, **kwargs)
+
+    with mock.patch.object(kind, "__call__", call):
         yield

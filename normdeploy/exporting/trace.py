@@ -23,7 +23,7 @@ from onnx import defs
 from torch import nn
 
 from normdeploy.errors import InputError, ModeError, TraceError
-from normdeploy.exporting.eager import eager_module, uncompiled
+from normdeploy.exporting.eager import eager_module, uncompiled, unscripted
 from normdeploy.exporting.module.asks_if_traced import traced_otherwise
 from normdeploy.exporting.module.forward import (
     Arguments,
@@ -223,7 +223,7 @@ def trace(
             dynamic_shapes = dynamic_shapes.dynamic_shapes(model, positional, named)  # type: ignore[no-untyped-call]
         traceable = quantizers_traceable(model) if quantizers.seen else nullcontext()
         hints = causal_hints_given(model)
-        with plain_tensors_registered(kept), traceable, hints, flat_forward(model, arguments) as assigned:
+        with plain_tensors_registered(kept), traceable, hints, unscripted(), flat_forward(model, arguments) as assigned:
             if dynamic_shapes is None:
                 program = export_batched(model, tensors, opset_version, notes)
             else:

@@ -106,6 +106,26 @@ def test_a_loop_over_it_fixes_it_and_a_note_says_so() -> None:
         trace(Rows().eval(), torch.randn(3, 4), dynamic_shapes={"x": {0: "batch"}})
 
 
+class Neighbours(nn.Module):
+    """A layer of a graph network: rows are mixed by a matrix of a fixed number of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(6, 4)
+
+    def forward(self, x: torch.Tensor, a: torch.Tensor) -> torch.Tensor:
+        return a @ self.linear(x)
+
+
+def test_a_size_that_another_input_fixes_is_fixed(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model, example = Neighbours().eval(), (torch.randn(10, 6), torch.randn(7, 10))
+    result = nd.export(model, example, tmp_path / "net.onnx")
+    assert result.verdict.status == "pass"
+    session = ort.InferenceSession(str(tmp_path / "net.onnx"), providers=["CPUExecutionProvider"])
+    assert [slot.shape for slot in session.get_inputs()] == [[10, 6], [7, 10]]
+
+
 class Root(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x[:, : math.floor(math.sqrt(x.shape[1] * x.shape[1]) / 2)]

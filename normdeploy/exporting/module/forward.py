@@ -20,6 +20,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from normdeploy.errors import InputError, ModelError
+from normdeploy.exporting.module.data_attribute import DataFollowed
 from normdeploy.exporting.module.known_state import KnownState, small_state
 from normdeploy.exporting.module.plain_objects import ObjectPath, held_tensors, is_plain, renewed
 from normdeploy.nn.object_walk import Snapshot
@@ -238,7 +239,7 @@ def flat_forward(model: nn.Module, arguments: Arguments) -> Iterator[list[str]]:
         snapshot = Snapshot(model, registries=False)
         args, kwargs = arguments.build(list(tensors))
         try:
-            with KnownState(model, numbers):
+            with DataFollowed(), KnownState(model, numbers):
                 return tuple(flatten_outputs(original(*args, **kwargs)).tensors)
         finally:  # a run that failed half way leaves a size that no kept tensor has
             assigned.extend(name for name in snapshot.restore() if name not in assigned)

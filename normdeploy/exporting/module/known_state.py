@@ -85,7 +85,7 @@ class KnownState(TorchFunctionMode):
         if func in _ANSWERS:
             return _run(func, real_args, real_kwargs)
         result = func(*args, **kwargs)
-        if isinstance(result, Tensor) or _writes(func, kwargs):
+        if isinstance(result, (Tensor, tuple, list)) or _writes(func, kwargs):
             self._follow(result, func, real_args, real_kwargs)
         return result
 
@@ -103,9 +103,9 @@ class KnownState(TorchFunctionMode):
 
     def _follow(self, result: object, func: Callable[..., Any], args: Any, kwargs: Any) -> None:
         with suppress(Exception):  # what does not work on numbers alone is not known
-            real = _run(func, args, kwargs)
-            if isinstance(result, Tensor) and id(result) not in self._known and real.numel() <= _SMALL:
-                self._known[id(result)] = _Known(result, real)
+            for traced, real in zip(tree_leaves(result), tree_leaves(_run(func, args, kwargs)), strict=True):
+                if isinstance(traced, Tensor) and id(traced) not in self._known and real.numel() <= _SMALL:
+                    self._known[id(traced)] = _Known(traced, real)
 
     def _forget(self, written: Iterable[_Known]) -> None:
         """Forget tensors, with all that lie in the same memory."""

@@ -42,7 +42,8 @@ def export_program(model: nn.Module, tensors: list[torch.Tensor], specs: list[Sp
         with int_keeps_sizes(places), numbers_made_of_sizes() as found:
             try:
                 program = _called(_by_its_forward(model), tensors, specs, opset)
-                require_free_sizes(program.exported_program)
+                if any(specs):
+                    require_free_sizes(program.exported_program)
             except Exception as error:  # whatever it is: the caller asks for its cause
                 first = first or error
             else:
