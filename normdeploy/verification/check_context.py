@@ -17,7 +17,6 @@ from normdeploy.errors import GraphError
 from normdeploy.graph import Evaluator
 from normdeploy.graph.derivation import Derivation
 from normdeploy.graph.evaluate import Hook
-from normdeploy.graph.walk import nodes_in
 from normdeploy.verification.bounds.noise import NoisyGraph
 from normdeploy.verification.check_levels import Level
 from normdeploy.verification.derivation.related.report import Report, Row
@@ -145,7 +144,7 @@ class Context:
     @cached_property
     def epsilons(self) -> list[float]:
         """Epsilons of the reference's normalization operators, for the small-variance families."""
-        nodes = [] if self.canonical is None else nodes_in(self.canonical.graph)
+        nodes = [] if self.canonical is None else list(self.canonical.graph.all_nodes())
         found = {n.attributes.get_float("epsilon", 1e-5) for n in nodes if n.op_type.endswith("Normalization")}
         return sorted(found) or [1e-5]
 
