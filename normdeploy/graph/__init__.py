@@ -1,13 +1,12 @@
 """Room: graph. ONNX files as onnx_ir, exact constants, module paths, and evaluation in float64."""
 
+from normdeploy.graph.constant_parts import Parts, Reader
 from normdeploy.graph.evaluate import Evaluator, Hook
 from normdeploy.graph.evaluated_region import evaluate_alike, evaluate_region
 from normdeploy.graph.exact import (
     AFFINE_DOMAIN,
     FLOATS,
     ExactTensor,
-    Parts,
-    Reader,
     compress,
     constant64,
     constant_tensor,

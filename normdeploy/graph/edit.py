@@ -9,7 +9,8 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from normdeploy.array_types import Floats
-from normdeploy.graph.exact import ExactTensor, Parts
+from normdeploy.graph.constant_parts import Parts
+from normdeploy.graph.exact import ExactTensor
 from normdeploy.graph.walk import graphs_of
 
 _NAMES = "normdeploy.names"

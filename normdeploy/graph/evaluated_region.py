@@ -21,7 +21,7 @@ from normdeploy.graph.operator_evaluation import (
 )
 from normdeploy.graph.operator_inputs import optional
 from normdeploy.graph.operators import Call
-from normdeploy.graph.operators.pieces import WEIGHT, alike, large_weight, products_in_pieces
+from normdeploy.graph.operators.pieces import WEIGHT, Ahead, alike, large_weight, products_in_pieces
 
 
 def evaluate_region(
@@ -31,6 +31,7 @@ def evaluate_region(
     *,
     dtype: torch.dtype = torch.float64,
     opset_imports: Mapping[str, int] | None = None,
+    ahead: Ahead | None = None,
 ) -> list[Tensor]:
     """Evaluate some nodes, given in topological order, from values to values.
 
@@ -40,6 +41,7 @@ def evaluate_region(
         outputs: what to return.
         dtype: stands for every float.
         opset_imports: versions by domain; each node's own graph's by default.
+        ahead: what large weights are multiplied by as well, for the next evaluation.
     """
     known: dict[ir.Value, Tensor] = {value: promote(tensor, dtype) for value, tensor in feeds.items()}
 
@@ -60,7 +62,7 @@ def evaluate_region(
             for index, value in enumerate(node.inputs)
         ]
         if pieces and inputs[0] is not None:
-            results = _in_pieces([node], inputs[0], [inputs[2] if len(inputs) > 2 else None], opset_imports)
+            results = _in_pieces([node], inputs[0], [inputs[2] if len(inputs) > 2 else None], opset_imports, ahead)
         else:
             results = evaluate_node(node, inputs, dtype=dtype, opset_imports=opset_imports)
         known |= {value: item for value, item in zip(node.outputs, results, strict=False) if value not in feeds}
@@ -115,6 +117,7 @@ def _in_pieces(
     x: Tensor,
     addends: Sequence[Tensor | None],
     opset_imports: Mapping[str, int] | None,
+    ahead: Ahead | None = None,
 ) -> list[Tensor]:
     """Evaluate, in float64, products with large weights that are alike."""
     calls = [
@@ -122,6 +125,6 @@ def _in_pieces(
         for node in nodes
     ]
     try:
-        return products_in_pieces(calls, x, addends)
+        return products_in_pieces(calls, x, addends, ahead)
     except OPERATOR_ERRORS as error:
         raise failed(nodes[0], [x, *addends], error) from error

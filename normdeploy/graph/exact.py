@@ -2,35 +2,24 @@
 
 A chain of folds multiplies one weight several times. Each step keeps the unrounded float64 value as a recipe
 (:class:`ExactTensor`), so that the weight is rounded to its stored dtype exactly once, when the file is written, and
-no big weight is held in float64 meanwhile. A recipe that can be computed piece by piece (:class:`Parts`) never is: what
-reads it, and the rounding, go through it one piece at a time.
+no big weight is held in float64 meanwhile. A recipe that can be computed piece by piece (:mod:`.constant_parts`) never
+is: what reads it, and the rounding, go through it one piece at a time.
 """
 
 from __future__ import annotations
 
-import itertools
-import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import onnx_ir as ir
 
 from normdeploy.array_types import Array, Floats
+from normdeploy.graph.constant_parts import Parts, Reader
 
 AFFINE_DOMAIN = "normdeploy"
 """Domain of our internal operators; nothing of it is left in a written file."""
 
 FLOATS = frozenset({ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
-
-BLOCK = 1 << 17
-"""Elements of a constant that are held in float64 at a time where it is computed piece by piece (1 MiB)."""
-
-Reader = Callable[[int, int], Floats]
-"""(start, stop) -> that piece of a constant, unrounded, as an array of its own."""
-
-Step = tuple[np.ufunc, Floats]
-"""An elementwise operation with an array that broadcasts against the value."""
 
 
 def compress(array: Floats) -> Floats:
@@ -43,105 +32,6 @@ def compress(array: Floats) -> Floats:
             if bool((head == second).all()) and bool((array == head).all()):
                 array = head
     return array if array is whole else np.array(array)  # no part that keeps all of it
-
-
-@dataclass(frozen=True)
-class Parts:
-    """A constant's float64 value, cut along one axis.
-
-    Args:
-        axis: where it is cut: the outermost in memory, so that a piece is read in one go.
-        open: loads what the value is made of, in its stored dtype, and returns how to read ``value[start:stop]`` along
-            the axis; nothing stays loaded once that is dropped.
-        origin: what the value was made of by ``steps``; values of one origin can be read together.
-        steps: what was done to the origin, piece by piece: ufuncs with their second operand.
-    """
-
-    axis: int
-    open: Callable[[], Reader]
-    origin: object = field(default_factory=object)
-    steps: tuple[Step, ...] = ()
-
-    def cuts(self, shape: tuple[int, ...], step: int = 1) -> Iterator[tuple[int, int]]:
-        """Return where to cut a value of ``shape`` into pieces of about :data:`BLOCK` elements.
-
-        Args:
-            shape: the whole value's.
-            step: pieces start at multiples of this number.
-        """
-        length = shape[self.axis]
-        slab = math.prod(shape) // max(length, 1)
-        size = max(BLOCK // max(slab, 1) // step, 1) * step
-        return ((start, min(start + size, length)) for start in range(0, length, size))
-
-    def pieces(self, shape: tuple[int, ...], step: int = 1) -> Iterator[tuple[int, int, Floats]]:
-        """Return start, stop and value of each piece of a value of ``shape``, one at a time."""
-        read = self.open()
-        return ((start, stop, read(start, stop)) for start, stop in self.cuts(shape, step))
-
-    def place(self, start: int, stop: int) -> tuple[slice, ...]:
-        """Return the index of a piece in the whole."""
-        return (*(slice(None),) * self.axis, slice(start, stop))
-
-    def scaled(self, factor: Floats) -> Parts:
-        """Return the parts of the value times ``factor``, which has its rank and broadcasts against it."""
-        return self._then(np.multiply, factor)
-
-    def shifted(self, addend: Floats) -> Parts:
-        """Return the parts of the value plus ``addend``, which has its rank and broadcasts against it."""
-        return self._then(np.add, addend)
-
-    def transposed(self, perm: Sequence[int]) -> Parts:
-        """Return the parts of the value with its axes permuted as ``np.transpose`` does."""
-
-        def load() -> Reader:
-            read = self.open()
-            return lambda start, stop: read(start, stop).transpose(perm)
-
-        return Parts(list(perm).index(self.axis), load)
-
-    def steps_from(self, other: Parts) -> tuple[Step, ...] | None:
-        """Return what makes this value of ``other``; None where it is not made of it."""
-        known = len(other.steps)
-        if self.origin is not other.origin or self.axis != other.axis or len(self.steps) < known:
-            return None
-        same = all(mine[1] is theirs[1] for mine, theirs in zip(self.steps, other.steps, strict=False))
-        return self.steps[known:] if same else None
-
-    def step(self, piece: Floats, step: Step, start: int, stop: int) -> Floats:
-        """Apply one step to a piece, in place."""
-        ufunc, operand = step
-        cut = operand if operand.shape[self.axis] == 1 else operand[self.place(start, stop)]
-        return np.asarray(ufunc(piece, cut, out=piece))
-
-    def _then(self, ufunc: np.ufunc, operand: Floats) -> Parts:
-        def load() -> Reader:
-            read = self.open()
-            return lambda start, stop: self.step(read(start, stop), (ufunc, operand), start, stop)
-
-        return Parts(self.axis, load, self.origin, (*self.steps, (ufunc, operand)))
-
-
-def read_together(
-    versions: Sequence[Parts], shape: tuple[int, ...], step: int = 1
-) -> Iterator[tuple[int, int, int, Floats]]:
-    """Read several versions of one constant at once, each made of the one before it (:meth:`Parts.steps_from`).
-
-    Yields:
-        (start, stop, which version, piece); a piece is overwritten by the next version's.
-    """
-    first = versions[0]
-    tails = [later.steps_from(earlier) for earlier, later in itertools.pairwise(versions)]
-    read = first.open()
-    for start, stop in first.cuts(shape, step):
-        piece = read(start, stop)
-        yield start, stop, 0, piece
-        for index, tail in enumerate(tails, start=1):
-            if tail is None:
-                raise ValueError("a constant is not made of the one before it; expected versions in order")
-            for item in tail:
-                piece = first.step(piece, item, start, stop)
-            yield start, stop, index, piece
 
 
 class ExactTensor(ir.LazyTensor):
@@ -228,11 +118,15 @@ def parts64(tensor: ir.TensorProtocol) -> Parts | None:
     axis = int(np.argmax(tensor.raw.strides)) if isinstance(tensor.raw, np.ndarray) else 0
     before = (slice(None),) * axis
 
-    def load() -> Reader:
+    def load_stored() -> Callable[[int, int], Array]:
         array = tensor.numpy()
-        return lambda start, stop: array[(*before, slice(start, stop))].astype(np.float64)
+        return lambda start, stop: array[(*before, slice(start, stop))]
 
-    return Parts(axis, load, origin=tensor)
+    def load() -> Reader:
+        read = load_stored()
+        return lambda start, stop: read(start, stop).astype(np.float64)
+
+    return Parts(axis, load, origin=tensor, stored=load_stored)
 
 
 def constant_tensor(value: ir.Value | None) -> ir.TensorProtocol | None:

@@ -8,15 +8,18 @@ from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import onnx
 import onnx_ir as ir
 from onnx.external_data_helper import uses_external_data
 
+from normdeploy.array_types import Array
 from normdeploy.errors import GraphError, InputError
 from normdeploy.files import storage, written_together
 from normdeploy.graph.model_check import check_model, check_proto, dense
 from normdeploy.onnxfile.data_places import point_to, pointed, put_inside
 from normdeploy.onnxfile.model import ModelFile, read_model
+from normdeploy.onnxfile.raw_data import raw_places
 from normdeploy.onnxfile.stored import forget_unknown_sizes, graphs, spell_domains
 from normdeploy.ort.specs import TensorSpec
 
@@ -35,7 +38,8 @@ def load_graph(
     """Read and check an ONNX file; weights that lie beside it are mapped, not copied.
 
     Args:
-        path: the file. read: it, where it was read already and is asked for nothing else.
+        path: the file. read: it, where it was read already and is asked for nothing else; what its bytes hold of the
+            weights is taken from there, where numbers may lie at any byte.
         called: what messages call it, where ``path`` is a copy that its user does not know.
 
     Raises:
@@ -51,6 +55,8 @@ def load_graph(
     _without_sparse(proto, name)
     try:
         model = ir.serde.deserialize_model(proto)
+        if read is not None:
+            _view_weights(model, read.content)
         for stored, replace in stored_tensors(model):
             if isinstance(stored, ir.TensorProtoTensor) and stored.dtype != ir.DataType.STRING:
                 replace(_taken_out(stored))
@@ -72,10 +78,28 @@ def _mapped(tensor: ir.ExternalTensor) -> ir.TensorProtocol:
         )
 
 
+def _view_weights(model: ir.Model, content: bytes) -> None:
+    """Take the initializers of the main graph from a model's bytes, without a copy."""
+    places = raw_places(content)
+    for name, value in model.graph.initializers.items():
+        tensor, (start, length) = value.const_value, places.get(name, (0, 0))
+        if not length or not isinstance(tensor, ir.TensorProtoTensor) or tensor.dtype.bitwidth < 8:
+            continue
+        kind = tensor.dtype.numpy().newbyteorder("<")
+        if length == tensor.size * kind.itemsize:
+            array = np.frombuffer(content, kind, tensor.size, start)
+            value.const_value = _held_in(tensor, array.reshape(tensor.shape.numpy()))
+
+
 def _taken_out(tensor: ir.TensorProtoTensor) -> ir.TensorProtocol:
     """Return a tensor of the same numbers that holds them as an array: a message copies them each time it is asked."""
+    return _held_in(tensor, tensor.numpy())
+
+
+def _held_in(tensor: ir.TensorProtoTensor, array: Array) -> ir.TensorProtocol:
+    """Return a tensor that holds its numbers in an array."""
     return ir.Tensor(
-        tensor.numpy(),
+        array,
         dtype=tensor.dtype,
         shape=tensor.shape,
         name=tensor.name,

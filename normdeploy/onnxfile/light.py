@@ -56,7 +56,7 @@ def _digested(content: mmap.mmap | bytes) -> tuple[str | None, str] | None:
     named: str | None = None
     digest, kept = hashlib.sha256(), 0
     try:
-        for number, start, body, end in _fields(content, 0, len(content)):
+        for number, start, body, end in fields(content, 0, len(content)):
             entry = _entry(content, body, end) if number == _METADATA else ("", "")
             if entry[0] == KEY:
                 named = entry[1] if named is None else named
@@ -79,7 +79,7 @@ def with_entry(content: bytes, value: str) -> bytes:
     """
     kept, place = list[memoryview | bytes](), 0
     with memoryview(content) as whole:
-        for number, start, body, end in _fields(content, 0, len(content)):
+        for number, start, body, end in fields(content, 0, len(content)):
             if number == _METADATA and _entry(content, body, end)[0] == KEY:
                 kept.append(whole[place:start])
                 place = end
@@ -104,7 +104,7 @@ def holds_functions(path: str | os.PathLike[str]) -> bool:
         if not os.fstat(stream.fileno()).st_size:
             return False
         with mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as content, suppress(ValueError, IndexError):
-            return any(number == _FUNCTIONS for number, *_ in _fields(content, 0, len(content)))
+            return any(number == _FUNCTIONS for number, *_ in fields(content, 0, len(content)))
     return False
 
 
@@ -115,11 +115,11 @@ def _add(digest: hashlib._Hash, content: mmap.mmap | bytes, start: int, end: int
 
 def _entry(content: mmap.mmap | bytes, start: int, end: int) -> tuple[str, str]:
     """Return key and value of a metadata entry."""
-    parts = {number: content[body:stop].decode() for number, _, body, stop in _fields(content, start, end)}
+    parts = {number: content[body:stop].decode() for number, _, body, stop in fields(content, start, end)}
     return parts.get(1, ""), parts.get(2, "")
 
 
-def _fields(content: mmap.mmap | bytes, start: int, end: int) -> Iterator[tuple[int, int, int, int]]:
+def fields(content: mmap.mmap | bytes, start: int, end: int) -> Iterator[tuple[int, int, int, int]]:
     """Yield (number, start, start of its body, end) of each field of a message.
 
     Raises:

@@ -1,6 +1,6 @@
-"""Identity, Dropout in evaluation, Reshape and Expand to the same sizes, and a Concat, Sum, Mean, Max or Min of one
-operand hand their input on: they leave the graph. Of a Concat of many, so do operands without an element along its axis
-(what a rotary embedding of all of a head leaves alone).
+"""Identity, Dropout in evaluation, Reshape and Expand to the same sizes, a Slice of all there is (torch writes one for
+``:``), and a Concat, Sum, Mean, Max or Min of one operand hand their input on: they leave the graph. Of a Concat of
+many, so do operands without an element along its axis (what a rotary embedding of all of a head leaves alone).
 
 So does a Where whose condition is one constant (torch.lerp's, which chooses a formula by its weight), with what it
 never chooses.
@@ -15,13 +15,17 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
+from normdeploy.array_types import Array
 from normdeploy.graph import constant64, constant_tensor
 from normdeploy.graph.edit import free_name, is_read, take_out, take_out_unread, take_place
 from normdeploy.graph.operator_inputs import optional
 from normdeploy.graph.traits import is_standard
 from normdeploy.graph.walk import nodes_of
 from normdeploy.rewrite.sizes import size_of
-from normdeploy.rewrite.weights.shape_computations import KnownShapes
+from normdeploy.rewrite.weights.shape_computations import KnownShapes, integer_constant
+
+_ENDLESS = 2**31 - 1
+"""An end beyond every axis, as exporters write it: the largest int32, or int64."""
 
 _OF_MANY = ("Concat", "Sum", "Mean", "Max", "Min")
 
@@ -39,7 +43,8 @@ class RemoveIdentities(ir.passes.InPlacePass):
             modified |= _without_empty_parts(node)
             chosen = _chosen(node)
             of_one = node.op_type in _OF_MANY and len(node.inputs) == 1
-            if chosen or of_one or node.op_type == "Identity" or _is_inactive(node) or _keeps_sizes(node, shapes):
+            same = node.op_type == "Identity" or _is_inactive(node) or _takes_all(node) or _keeps_sizes(node, shapes)
+            if chosen or of_one or same:
                 others = [value for index, value in enumerate(node.inputs) if index != chosen]
                 modified |= hand_on(node, node.inputs[chosen])
                 take_out_unread(others)
@@ -87,6 +92,29 @@ def _is_inactive(node: ir.Node) -> bool:
         return True
     value = constant64(flag)
     return value is not None and not value.any()
+
+
+def _takes_all(node: ir.Node) -> bool:
+    """Tell whether a Slice begins with the first element of each axis, ends with the last, and leaves none out."""
+    if node.op_type != "Slice" or len(node.inputs) < 3:
+        return False
+    data, (starts, ends, axes, steps) = node.inputs[0], (_integers(node, index) for index in (1, 2, 3, 4))
+    if starts is None or ends is None or data is None or starts.any() or (steps is not None and (steps != 1).any()):
+        return False
+    if any(optional(node, index) is not None and given is None for index, given in ((3, axes), (4, steps))):
+        return False
+    along = list(range(len(starts))) if axes is None else [int(axis) for axis in axes]
+    return all(end >= _ENDLESS or _reaches(data, axis, int(end)) for axis, end in zip(along, ends, strict=True))
+
+
+def _integers(node: ir.Node, index: int) -> Array | None:
+    value = optional(node, index)
+    return None if value is None else integer_constant(value)
+
+
+def _reaches(data: ir.Value, axis: int, end: int) -> bool:
+    size = data.shape[axis] if data.shape is not None and -len(data.shape) <= axis < len(data.shape) else None
+    return isinstance(size, int) and end >= size
 
 
 def _keeps_sizes(node: ir.Node, shapes: KnownShapes) -> bool:

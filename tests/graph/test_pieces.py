@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional
 
-from normdeploy.graph import ExactTensor, evaluate_alike, evaluate_region, exact, parts64, tensor64
+from normdeploy.graph import ExactTensor, constant_parts, evaluate_alike, evaluate_region, parts64, tensor64
 from normdeploy.graph.operators import pieces
 
 SEED = st.integers(0, 2**32 - 1)
@@ -20,7 +20,7 @@ SEED = st.integers(0, 2**32 - 1)
 def small_pieces():
     """Let a handful of elements be a large weight."""
     patch = pytest.MonkeyPatch()
-    patch.setattr(exact, "BLOCK", 24)
+    patch.setattr(constant_parts, "BLOCK", 24)
     patch.setattr(pieces, "BLOCK", 0)
     yield
     patch.undo()

@@ -91,6 +91,45 @@ def test_parts_without_an_element_are_not_joined(body, left):
     assert operators(rewritten(body, constants=f"<{CUTS}>", columns="m")) == left
 
 
+ALL = "<int64[1] o = {{0}}, int64[1] e = {{{end}}}, int64[1] d = {{{axis}}}, int64[1] f = {{{step}}}>"
+
+
+@pytest.mark.parametrize(
+    ("end", "axis", "step", "left"),
+    [
+        (9223372036854775807, 0, 1, ["Relu"]),
+        (2147483647, 0, 1, ["Relu"]),
+        (4, 1, 1, ["Relu"]),
+        (5, -1, 1, ["Relu"]),
+        (3, 1, 1, ["Slice", "Relu"]),
+        (-1, 1, 1, ["Slice", "Relu"]),
+        (1000, 0, 1, ["Slice", "Relu"]),  # the size is not known
+        (2147483647, 1, 2, ["Slice", "Relu"]),
+    ],
+)
+def test_a_slice_of_all_there_is_leaves(end, axis, step, left):
+    columns = {3: "3", -1: "3"}.get(end, "2" if step == 2 else "4")
+    constants = ALL.format(end=end, axis=axis, step=step)
+    assert operators(rewritten("a = Slice (x, o, e, d, f) y = Relu (a)", constants=constants, columns=columns)) == left
+
+
+def test_a_slice_of_all_without_axes_or_by_computed_bounds():
+    constants = "<int64[2] o = {0, 0}, int64[2] e = {9223372036854775807, 4}>"
+    assert operators(rewritten("a = Slice (x, o, e) y = Relu (a)", constants=constants)) == ["Relu"]
+    body = "e = Shape (x) a = Slice (x, o, e) y = Relu (a)"
+    assert operators(rewritten(body, constants="<int64[2] o = {0, 0}>"))[-2:] == ["Slice", "Relu"]
+
+
+def test_sizes_of_a_reshape_are_told_by_its_target():
+    """torch writes var(keepdim=True) as Reshape and Expand to the shape that the Reshape has already."""
+    body = (
+        "b = Shape <start = 0, end = 1> (x) t = Concat <axis = 0> (b, two, two) r = Reshape (x, t) "
+        "a = Relu (r) f = Expand (a, t) y = Flatten (f)"
+    )
+    left = operators(rewritten(body, constants="<int64[1] two = {2}>"))
+    assert left == ["Reshape", "Relu", "Flatten"]
+
+
 SHAPE = "s = Shape (x) "
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from normdeploy.errors import GraphError
 from normdeploy.graph import evaluate_node
 from normdeploy.verification.derivation.side.checked_side import Side
-from normdeploy.verification.derivation.side.told_sizes import told_by_operands
+from normdeploy.verification.derivation.side.told_sizes import told_by_operands, told_with_statistics
 
 SHAPES = [(), (1,), (4,), (3, 4), (4, 3), (4, 4), (2, 3, 4), (1, 4, 3), (5, 1, 4, 4), (2, 0, 4), (2, 3, 4, 2)]
 
@@ -46,6 +46,9 @@ def sizes(shape: tuple[int, ...], *, told: bool = True) -> Tensor:
         ("Softmax", 1, {}),
         ("LogSoftmax", 1, {"axis": 0}),
         ("Relu", 1, {}),
+        ("Concat", 2, {"axis": 0}),
+        ("Concat", 2, {"axis": -1}),
+        ("Concat", 2, {"axis": 2}),
     ],
 )
 def test_all_pairs_of_shapes(op_type: str, count: int, attributes: dict[str, int]):
@@ -130,13 +133,93 @@ def test_a_convolution_is_as_large_as_its_evaluation(
     assert told or bias or attributes in ({"pads": [-1, -1, -1, -1]}, {"group": 6})
 
 
+POOLS: list[dict[str, list[int]]] = [
+    {"kernel_shape": [2, 3]},
+    {"kernel_shape": [3, 2], "strides": [2, 3], "pads": [1, 0, 2, 1]},
+    {"kernel_shape": [5], "strides": [2], "pads": [4, 0]},
+    {"kernel_shape": [2], "pads": [2, 0]},
+    {"kernel_shape": [10, 7], "pads": [1, 0, 0, 0]},
+    {"kernel_shape": [1, 2, 2], "strides": [1, 2, 1]},
+]
+
+
+@pytest.mark.parametrize("op_type", ["AveragePool", "MaxPool"])
+@pytest.mark.parametrize("attributes", POOLS)
+def test_a_pool_is_as_large_as_its_evaluation(op_type: str, attributes: dict[str, list[int]]):
+    kept = [ir.AttrInt64s(name, numbers) for name, numbers in attributes.items()]
+    node, told = ir.Node("", op_type, [ir.Value(name="x")], kept, num_outputs=1, version=20), 0
+    for shape in PICTURES:
+        found = told_by_operands(node, [sizes(shape)])
+        if found is not None:
+            assert tuple(found.shape) == really(node, [sizes(shape)]), shape
+            told += 1
+    assert told or attributes["kernel_shape"] == [2]  # a border as wide as the kernel is left to the evaluation
+
+
+@pytest.mark.parametrize("extra", [ir.AttrInt64("ceil_mode", 1), ir.AttrInt64s("dilations", [2, 2])])
+def test_windows_of_another_kind_are_left_to_the_evaluation(extra: ir.Attr):
+    kept = [ir.AttrInt64s("kernel_shape", [2, 2]), extra]
+    node = ir.Node("", "MaxPool", [ir.Value(name="x")], kept, num_outputs=1, version=20)
+    assert told_by_operands(node, [sizes((1, 2, 7, 7))]) is None
+
+
+@pytest.mark.parametrize("op_type", ["ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin"])
+@pytest.mark.parametrize("axes", [[0], [-1], [1, -1], [2], [5], []])
+@pytest.mark.parametrize("keeps", [0, 1])
+def test_what_is_left_of_whole_axes(op_type: str, axes: list[int], keeps: int):
+    node, told = node_of(op_type, 2, keepdims=keeps), 0
+    for shape in SHAPES:
+        operands = [sizes(shape), torch.tensor(axes, dtype=torch.int64)]
+        found = told_by_operands(node, operands)
+        if found is not None:
+            want = evaluate_node(node, [torch.zeros(shape, dtype=torch.float64), operands[1]])[0]
+            assert (found.shape, found.dtype) == (want.shape, want.dtype), shape
+            told += 1
+    assert told or axes in ([5], [])
+    if axes == [1, -1]:  # of two axes one, which is named twice: it is left to the evaluation
+        operands = [sizes((3, 4)), torch.tensor(axes, dtype=torch.int64)]
+        assert told_by_operands(node, operands) is None
+
+
+@pytest.mark.parametrize("mode", ["nearest", "linear"])
+@pytest.mark.parametrize("scales", [[1, 1, 2, 2], [1, 1, 0.5, 1.7], [1, 1, 1 / 3, 0.1], []])
+@pytest.mark.parametrize("place", ["asymmetric", "half_pixel", "align_corners"])
+def test_a_resized_picture_is_as_large_as_its_evaluation(mode: str, scales: list[float], place: str):
+    kept = [ir.AttrString("mode", mode), ir.AttrString("coordinate_transformation_mode", place)]
+    values = [ir.Value(name=name) if name else None for name in (("x", "", "s") if scales else ("x", "", "", "s"))]
+    node, told = ir.Node("", "Resize", values, kept, outputs=[ir.Value(name="y")], version=20), 0
+    for shape in [(1, 2, 7, 9), (2, 3, 14, 30), (1, 1, 3, 1), (1, 2, 3)]:
+        factors = torch.tensor(scales, dtype=torch.float64)
+        more: list[Tensor | None] = [None, factors] if scales else [None, None, torch.tensor([*shape[:2], 5, 4])]
+        found = told_by_operands(node, [sizes(shape), *more])
+        if found is not None:
+            want = evaluate_node(node, [torch.zeros(shape, dtype=torch.float64), *more])[0]
+            assert (found.shape, found.dtype) == (want.shape, want.dtype), shape
+            told += 1
+    assert told
+
+
+@pytest.mark.parametrize("axis", [-1, -2, 0, 1])
+@pytest.mark.parametrize("results", [2, 3])
+def test_a_norm_with_its_statistics(axis: int, results: int):
+    values = [ir.Value(name=name) for name in ("x", "s")]
+    node = ir.Node("", "LayerNormalization", values, [ir.AttrInt64("axis", axis)], num_outputs=results, version=20)
+    for shape in [(2, 3, 4), (5, 4)]:
+        scale = torch.ones(shape[axis % len(shape) :], dtype=torch.float64)
+        found = told_with_statistics(node, [sizes(shape), scale])
+        want = evaluate_node(node, [torch.zeros(shape, dtype=torch.float64), scale])
+        assert found is not None
+        assert [(t.shape, t.dtype) for t in found] == [(t.shape, t.dtype) for t in want[:results]]
+    assert told_with_statistics(node, [sizes(()), scale]) is None
+
+
 def test_borders_that_sizes_decide_are_left_to_the_evaluation():
     values = [ir.Value(name=name) for name in ("x", "w")]
     node = ir.Node("", "Conv", values, [ir.AttrString("auto_pad", "SAME_UPPER")], num_outputs=1, version=20)
     assert told_by_operands(node, [sizes((1, 2, 5, 5)), sizes((3, 2, 3, 3))]) is None
 
 
-@pytest.mark.parametrize("op_type", ["Equal", "IsNaN", "ReduceMean", "Reshape"])
+@pytest.mark.parametrize("op_type", ["Equal", "IsNaN", "CumSum", "Reshape"])
 def test_what_is_of_another_type_or_shape_is_left_to_its_evaluation(op_type: str):
     count = 1 if op_type == "IsNaN" else 2
     assert told_by_operands(node_of(op_type, count), [sizes((2, 3))] * count) is None

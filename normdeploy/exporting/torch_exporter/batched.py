@@ -19,8 +19,9 @@ from normdeploy.exporting.torch_exporter.known_messages import known_messages_si
 from normdeploy.exporting.torch_exporter.naming import give_names_once
 from normdeploy.exporting.torch_exporter.second_trace import second_trace_where_needed
 from normdeploy.exporting.torch_exporter.signature_tables import signature_tables_kept
-from normdeploy.exporting.torch_exporter.sizes_held import holds_the_examples_sizes
+from normdeploy.exporting.torch_exporter.sizes_held import holds_the_examples_sizes, require_free_sizes
 from normdeploy.exporting.torch_exporter.trace_errors import cause_of, explain, fixed_by
+from normdeploy.exporting.torch_exporter.whole_sizes import Globals, int_keeps_sizes, numbers_made_of_sizes
 from normdeploy.exporting.translations.complex_translations import COMPLEX, complex_numbers_translated
 from normdeploy.exporting.translations.translation_table import translations
 
@@ -28,7 +29,31 @@ _FIXED_TOGETHER = 2  # inputs that are tried as fixed at once: each set of them 
 
 
 def export_program(model: nn.Module, tensors: list[torch.Tensor], specs: list[Spec], opset: int | None) -> Any:
-    """Call torch's exporter, without its optimizer and with our translations, on flat tensors of these dimensions."""
+    """Call torch's exporter, without its optimizer and with our translations, on flat tensors of these dimensions.
+
+    Where a dynamic dimension does not stay one, and the model made a number of a size by ``int``, it is traced once
+    more with that size kept.
+
+    Raises:
+        Exception: whatever stops the first trace, a `SizeHeldError` if it is that.
+    """
+    places, first = list[Globals](), None
+    while True:
+        with int_keeps_sizes(places), numbers_made_of_sizes() as found:
+            try:
+                program = _called(_by_its_forward(model), tensors, specs, opset)
+                require_free_sizes(program.exported_program)
+            except Exception as error:  # whatever it is: the caller asks for its cause
+                first = first or error
+            else:
+                return program
+        fresh = [place for place in found if all(place is not known for known in places)]
+        if not fresh:
+            raise first
+        places += fresh
+
+
+def _called(model: nn.Module, tensors: list[torch.Tensor], specs: list[Spec], opset: int | None) -> Any:
     with (
         known_messages_silenced(),
         signature_tables_kept(),
@@ -38,7 +63,7 @@ def export_program(model: nn.Module, tensors: list[torch.Tensor], specs: list[Sp
     ):
         _forget_how_recurrent_layers_ran()
         program = torch.onnx.export(
-            _by_its_forward(model),
+            model,
             tuple(tensors),
             dynamo=True,
             optimize=False,

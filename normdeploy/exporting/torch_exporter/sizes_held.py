@@ -1,24 +1,65 @@
 """Dimensions that a trace calls dynamic though the graph holds the example's size: the file runs at no other one.
 
 ``for row in x`` and ``x.unbind(0)`` leave one part for each row, and torch's trace keeps their number. ``len(x)`` is a
-number to it; what it then says of the dimension is that it lies between 5 and 5.
+number to it; what it then says of the dimension is that it lies between 5 and 5. ``int(x.shape[0] / 4)``, a number made
+of one that is no integer, is the example's from then on: the trace notes that it must be so, which torch's own program
+asks at each call, and torch's exporter to ONNX drops.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import sympy  # type: ignore[import-untyped] # it has no types
 import torch
 from torch.fx import Node
 
 _AXIS = {torch.ops.aten.unbind.int: 1, torch.ops.aten.split.Tensor: 2}
 """Operators that take apart, and the place of the axis among their arguments."""
+_TIMES = 8  # larger sizes that are tried: who asks for odd ones, or for multiples of four, finds some
 
 
 def holds_the_examples_sizes(program: Any) -> bool:
     """Tell whether a ``torch.export.ExportedProgram`` runs at one size of a dimension that it calls dynamic."""
     return _takes_counted_parts(program) or any(map(_is_one_number, _sizes(program)))
+
+
+class SizeHeldError(Exception):
+    """A dynamic dimension, of which the trace made the example's number."""
+
+
+def require_free_sizes(program: Any) -> None:
+    """Require that no number that a trace took for the example's is computed of a dynamic size.
+
+    Args:
+        program: a ``torch.export.ExportedProgram``.
+
+    Raises:
+        SizeHeldError: what the trace notes of such numbers holds at no multiple of the example's size, nor behind them.
+    """
+    hints = {size.node.expr: size.node.hint for size in _sizes(program) if size.node.expr.is_Symbol}
+    if not hints:
+        return
+    environment = next(size.node.shape_env for size in _sizes(program))
+    asked = (row for rows in environment.deferred_runtime_asserts.values() for row in rows)
+    numbers = [row.expr for row in (*environment.guards, *asked) if _is_a_number(row.expr)]
+    for symbol, size in hints.items():
+        mine = [found for found in numbers if symbol in found.free_symbols]
+        others = (*(size * times for times in range(2, _TIMES)), *range(size * _TIMES, (size + 1) * _TIMES))
+        if mine and not any(all(_holds(found, hints | {symbol: other}) for found in mine) for other in others):
+            raise SizeHeldError(
+                "a Python number is made of it, as int(x.shape[0] / 4) does, and the trace keeps the example's"
+            )
+
+
+def _is_a_number(found: Any) -> bool:
+    """Whether it says what number an expression of sizes is."""
+    return isinstance(found, sympy.Eq) and any(side.is_Integer for side in found.args)
+
+
+def _holds(found: Any, sizes: Mapping[Any, int]) -> bool:
+    return bool(found.xreplace({symbol: sympy.Integer(size) for symbol, size in sizes.items()}) == sympy.true)
 
 
 def _sizes(program: Any) -> Iterator[Any]:

@@ -22,7 +22,7 @@ from normdeploy.exporting.translations.delegated import NoTranslationError
 from normdeploy.graph.scopes import module_of_node
 
 _TORCH = Path(torch.__file__).parent
-_HERE = Path(__file__).parent
+_HERE = Path(__file__).parents[1]  # the room: its subrooms call and trace modules, too
 
 
 class Cause(Enum):

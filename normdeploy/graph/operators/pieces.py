@@ -3,13 +3,15 @@
 A weight in float64 is twice as large as in the file, and a fold multiplies it: whole, it would be written to memory
 and read back several times. A piece stays in the processor's cache. Conv is cut along its output channels (whole groups
 together), Gemm and MatMul along the columns of the matrix or along the axis that they sum over. NumPy multiplies: a
-check has a few rows of input only, and there its BLAS is several times as fast as torch's.
+check has a few rows of input only, and there its BLAS is several times as fast as torch's. What a fold multiplies all
+numbers of an output channel by, (W d) x = d (W x), is multiplied with the result instead: it is far smaller.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -18,7 +20,8 @@ import torch
 from torch import Tensor
 
 from normdeploy.array_types import Floats
-from normdeploy.graph.exact import BLOCK, Parts, constant_tensor, parts64, read_together
+from normdeploy.graph.constant_parts import BLOCK, Parts, read_together
+from normdeploy.graph.exact import constant_tensor, parts64
 from normdeploy.graph.operators.call import Call
 from normdeploy.graph.operators.linear_operators import padded, with_addend
 from normdeploy.graph.operators.windows import spatial
@@ -47,45 +50,93 @@ def alike(first: ir.Node, second: ir.Node) -> bool:
     weights = large_weight(first), large_weight(second)
     if weights[0] is None or weights[1] is None or weights[1].steps_from(weights[0]) is None:
         return False
-    return all(_attribute(first, name) == _attribute(second, name) for name in _SAME)
+    return _attributes(first) == _attributes(second)
 
 
 _SAME = ("pads", "auto_pad", "strides", "dilations", "group", "transA", "transB")
 
 
-def _attribute(node: ir.Node, name: str) -> Any:
-    return node.attributes[name].value if name in node.attributes else None
+def _attributes(node: ir.Node) -> list[Any]:
+    return [node.attributes[name].value if name in node.attributes else None for name in _SAME]
 
 
-def products_in_pieces(calls: Sequence[Call], x: Tensor, addends: Sequence[Tensor | None]) -> list[Tensor]:
+@dataclass
+class Ahead:
+    """What a large weight is multiplied by as well while it is read, for a product that will be asked for next.
+
+    Reading a weight is most of the work. A check evaluates a product as it is and as it became, which often differ by
+    what they read and by a factor per output channel alone.
+
+    Args:
+        of: what is read next, by the value that will stand for it.
+        found: what came of it: of which weight, by which attributes, of what.
+    """
+
+    of: Mapping[ir.Value, Tensor]
+    found: list[tuple[Parts, list[Any], Tensor, Floats]] = field(default_factory=list)
+
+    def held(self, node: ir.Node, weights: Sequence[Parts], x: Tensor) -> Floats | None:
+        """Return the product of a weight and ``x`` where it was taken ahead."""
+        for parts, attributes, other, product in self.found if len(weights) == 1 else ():
+            if other is x and weights[0].steps_from(parts) == () and attributes == _attributes(node):
+                return product
+        return None
+
+    def take(self, node: ir.Node, weight: Parts, x: Tensor, product: Floats) -> None:
+        """Note a product."""
+        self.found.append((weight, _attributes(node), x, product))
+
+    def next_of(self, node: ir.Node) -> Tensor | None:
+        """Return what a product will read next; None where nobody knows."""
+        value = node.inputs[0]
+        return None if value is None else self.of.get(value)
+
+
+def products_in_pieces(
+    calls: Sequence[Call], x: Tensor, addends: Sequence[Tensor | None], ahead: Ahead | None = None
+) -> list[Tensor]:
     """Evaluate a Conv, Gemm or MatMul, or several that are :func:`alike`, reading their weights once.
 
     Args:
         calls: the nodes, which all have a :func:`large_weight`.
         x: their first input, float64.
         addends: their third inputs.
+        ahead: what else is multiplied by the weight meanwhile.
     """
     head = calls[0]
     tensor = constant_tensor(head.node.inputs[WEIGHT])
     weights = [parts for parts in (large_weight(call.node) for call in calls) if parts is not None]
     if tensor is None or len(weights) != len(calls):
         raise ValueError("the weight is small or no constant; expected products with a large weight")
-    shape = tuple(tensor.shape.numpy())
+    shape, ahead = tuple(tensor.shape.numpy()), Ahead({}) if ahead is None else ahead
     if head.node.op_type == "Conv":
-        return _conv(head, x, weights, shape, addends)
+        ones = (1,) * (len(shape) - 2)
+        products = _conv(head, x, weights, shape, ahead)
+        return [y if b is None else y + b.reshape(-1, *ones) for y, b in zip(products, addends, strict=True)]
     gemm = head.node.op_type == "Gemm"
-    transposed = gemm and bool(head.attr("transB", 0))
-    products = _matmul(x.T if gemm and head.attr("transA", 0) else x, weights, shape, transposed=transposed)
+    products = _matmul(head, x, weights, shape, ahead)
     if not gemm:
         return products
     return [with_addend(call, product, c) for call, product, c in zip(calls, products, addends, strict=True)]
 
 
-def _conv(
-    call: Call, x: Tensor, weights: Sequence[Parts], shape: tuple[int, ...], biases: Sequence[Tensor | None]
-) -> list[Tensor]:
+def _conv(call: Call, x: Tensor, weights: Sequence[Parts], shape: tuple[int, ...], ahead: Ahead) -> list[Tensor]:
+    plain, factors = zip(*(parts.unscaled([0]) for parts in weights), strict=True)
+    held = ahead.held(call.node, plain, x)
+    products = _convolved(call, x, plain, shape, ahead) if held is None else [held]
+    ones = (1,) * (len(shape) - 2)
+    return [
+        torch.from_numpy(product * factor[0].reshape(-1, *ones) if factor else product)
+        for product, factor in zip(products, factors, strict=True)
+    ]
+
+
+def _convolved(call: Call, x: Tensor, weights: Sequence[Parts], shape: tuple[int, ...], ahead: Ahead) -> list[Floats]:
     groups, kernel = call.attr("group", 1), shape[2:]
-    columns, spatial_out = _columns(call, padded(call, x, kernel).numpy(), kernel, groups)
+    later = ahead.next_of(call.node)
+    read = [x] if later is None else [x, later]
+    seen, sizes = zip(*(_columns(call, padded(call, one, kernel).numpy(), kernel, groups) for one in read), strict=True)
+    columns = seen[0] if later is None else np.concatenate(seen, axis=-1)
     rows = shape[0] // groups
     results = [np.empty((x.shape[0], shape[0], columns.shape[-1])) for _ in weights]
     for start, stop, which, piece in read_together(weights, shape, step=1 if groups == 1 else rows):
@@ -94,9 +145,10 @@ def _conv(
         matrix = piece.reshape(count, (stop - start) // count, -1)
         product = matrix @ columns[:, first : first + count]
         results[which][:, start:stop] = product.reshape(x.shape[0], stop - start, -1)
-    values = [torch.from_numpy(result.reshape(x.shape[0], shape[0], *spatial_out)) for result in results]
-    ones = (1,) * len(kernel)
-    return [y if b is None else y + b.reshape(-1, *ones) for y, b in zip(values, biases, strict=True)]
+    own = seen[0].shape[-1]
+    if later is not None:
+        ahead.take(call.node, weights[0], later, results[0][..., own:].reshape(*results[0].shape[:2], *sizes[1]))
+    return [result[..., :own].reshape(*result.shape[:2], *sizes[0]) for result in results]
 
 
 def _columns(call: Call, x: Floats, kernel: tuple[int, ...], groups: int) -> tuple[Floats, tuple[int, ...]]:
@@ -113,13 +165,33 @@ def _columns(call: Call, x: Floats, kernel: tuple[int, ...], groups: int) -> tup
     return seen.transpose(order).reshape(x.shape[0], groups, -1, math.prod(spatial_out)), spatial_out
 
 
-def _matmul(x: Tensor, weights: Sequence[Parts], shape: tuple[int, ...], *, transposed: bool) -> list[Tensor]:
-    rows = x.numpy().reshape(-1, x.shape[-1])
-    results = [np.zeros((len(rows), shape[0] if transposed else shape[1])) for _ in weights]
+def _matmul(call: Call, x: Tensor, weights: Sequence[Parts], shape: tuple[int, ...], ahead: Ahead) -> list[Tensor]:
+    gemm = call.node.op_type == "Gemm"
+    summed, written = (1, 0) if gemm and call.attr("transB", 0) else (0, 1)
+    plain, factors = zip(*(parts.unscaled([0, 1]) for parts in weights), strict=True)
+    one = x.T if gemm and call.attr("transA", 0) else x
+    held = None if summed in factors[0] else ahead.held(call.node, plain, x)
+    later = None if held is not None or one is not x else ahead.next_of(call.node)
+    rows = one.numpy().reshape(-1, one.shape[-1])
+    own, read = len(rows), rows if later is None else np.concatenate([rows, later.numpy().reshape(-1, rows.shape[-1])])
+    given = [read * factor[summed] if summed in factor else read for factor in factors]
+    products = [held] if held is not None else _multiplied(given, plain, shape, summed)
+    if later is not None and summed not in factors[0]:
+        ahead.take(call.node, plain[0], later, products[0][own:])
+    results = [
+        product[:own] * factor[written] if written in factor else product[:own]
+        for product, factor in zip(products, factors, strict=True)
+    ]
+    return [torch.from_numpy(result.reshape(*one.shape[:-1], -1)) for result in results]
+
+
+def _multiplied(rows: Sequence[Floats], weights: Sequence[Parts], shape: tuple[int, ...], summed: int) -> list[Floats]:
+    written = 1 - summed
+    results = [np.zeros((len(read), shape[written])) for read in rows]
     for start, stop, which, piece in read_together(weights, shape):
-        matrix, result = piece.T if transposed else piece, results[which]
-        if (weights[0].axis == 0) == transposed:
-            result[:, start:stop] = rows @ matrix
+        matrix, read, result = piece.T if summed else piece, rows[which], results[which]
+        if weights[0].axis == written:
+            result[:, start:stop] = read @ matrix
         else:
-            result += rows[:, start:stop] @ matrix
-    return [torch.from_numpy(result.reshape(*x.shape[:-1], -1)) for result in results]
+            result += read[:, start:stop] @ matrix
+    return results

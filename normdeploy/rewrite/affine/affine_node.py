@@ -8,17 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, cast
 
 import onnx_ir as ir
 
-from normdeploy.graph import AFFINE_DOMAIN, constant64
+from normdeploy.graph import AFFINE_DOMAIN, constant_tensor, tensor64
 from normdeploy.graph.edit import put_exact
 from normdeploy.rewrite.affine.affine_map import AffineMap
 from normdeploy.rewrite.ledger import Action, Ledger, LedgerRow
 
 AFFINE = "Affine"
 
+_MAP = "normdeploy.map"
 _ORIGINS = "normdeploy.origins"
 _WRITTEN = "normdeploy.written"
 _REASON = "normdeploy.reason"
@@ -66,11 +67,16 @@ def is_affine(node: ir.Node | None) -> bool:
 
 
 def affine_map(node: ir.Node) -> AffineMap:
-    """Return the map of an Affine node."""
-    scale, shift = constant64(node.inputs[1]), constant64(node.inputs[2])
-    if scale is None or shift is None:
+    """Return the map of an Affine node; computed once for the constants that it reads."""
+    tensors = constant_tensor(node.inputs[1]), constant_tensor(node.inputs[2])
+    held, mapping = node.meta.get(_MAP, ((None, None), None))
+    if mapping is not None and held[0] is tensors[0] and held[1] is tensors[1]:
+        return cast("AffineMap", mapping)
+    if tensors[0] is None or tensors[1] is None:
         raise TypeError(f"Affine {node.name!r} has operands that are no constants; expected exact initializers")
-    return AffineMap(scale, shift)
+    found = AffineMap(tensor64(tensors[0]), tensor64(tensors[1]))
+    node.meta[_MAP] = tensors, found
+    return found
 
 
 def origins_of(node: ir.Node) -> tuple[Origin, ...]:

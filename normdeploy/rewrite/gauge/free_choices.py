@@ -2,11 +2,13 @@
 
 Wherever an operator with weights reads or writes a value, it votes for the gauge under which it stays as it is there.
 For each free unknown the value with most votes wins; among equals the one furthest behind: a map between two linear
-operators goes into the one in front of it.
+operators goes into the one in front of it. Around a map that scales by 0 not every value will do
+(:mod:`.scales_of_zero`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -23,6 +25,15 @@ from normdeploy.rewrite.gauge.gauge import Gauge
 from normdeploy.rewrite.gauge.operator_edit import Solution
 from normdeploy.rewrite.gauge.rules import rule_of
 from normdeploy.rewrite.gauge.rules.oriented_product import product_of
+from normdeploy.rewrite.gauge.scales_of_zero import (
+    Bools,
+    Every,
+    allowed_scales,
+    allowed_shifts,
+    left_behind,
+    scales_by_zero,
+    sides_of,
+)
 from normdeploy.rewrite.gauge.ties import Ties
 
 _COPY = 100.0
@@ -70,36 +81,36 @@ def choose(ties: Ties) -> Solution:
                 _vote(scales, shifts, ties.ports[node, index], weight, weight, place)
         if rule is None or not rule.absorbs:
             continue
-        scale_weight, shift_weight, written = _weights(node)
-        front = None if node.inputs[0] is None else ties.of.get(node.inputs[0])
-        product = product_of(node)
-        if product is not None:
-            front = ties.of.get(node.inputs[product.x])  # type: ignore[arg-type] # a computed operand
-            written = product.result
-        for gauge in (front, ties.of.get(written)):
+        scale_weight, shift_weight = _weights(node)
+        for value in sides_of(node):
+            gauge = None if value is None else ties.of.get(value)
             if gauge is not None:
                 _vote(scales, shifts, gauge, scale_weight, shift_weight, place)
         for index in (-1, -2):
             if (node, index) in ties.ports:
                 _vote(scales, shifts, ties.ports[node, index], scale_weight, 0.0, place)
-    free_scales = _elected(ties.scales, scales)
-    free_shifts = _elected(ties.shifts, shifts)
-    found = values(ties.scales, free_scales)
-    return Solution(ties, np.where(np.abs(found - 1) <= _NEAR, 1.0, found), values(ties.shifts, free_shifts))
+    noughts = scales_by_zero(ties)
+    found_shifts = values(ties.shifts, _elected(ties.shifts, shifts, allowed_shifts if noughts else None))
+    allowed: _Allowed | None = None
+    if noughts:
+        divided = left_behind(noughts, ties, found_shifts)
+        scales.cast(divided[1], _COPY, len(ties.nodes))  # by one 0 is divided, and by none behind it
+
+        def allowed(free: Ints, wanted: Floats, every: Every) -> Bools:
+            return allowed_scales(ties, divided, free, wanted, every)
+
+    found = values(ties.scales, _elected(ties.scales, scales, allowed))
+    return Solution(ties, np.where(np.abs(found - 1) <= _NEAR, 1.0, found), found_shifts)
 
 
-def _weights(node: ir.Node) -> tuple[float, float, ir.Value]:
-    """Return how much an operator minds a scale, how much a shift, and where it writes."""
+def _weights(node: ir.Node) -> tuple[float, float]:
+    """Return how much an operator minds a scale, and how much a shift."""
     if node.op_type == "Affine":
-        return _STAYS, _STAYS, node.outputs[0]
+        return _STAYS, _STAYS
     weight = fixed_weight(optional(node, 1))
     shared = weight is not None and len(weight.stored.uses()) > 1
     product = product_of(node) if node.op_type == "MatMul" else None
-    return (
-        _COPY if shared else 1.0,
-        _NEW_ADD if product is not None and product.addend is None else 1.0,
-        node.outputs[0],
-    )
+    return _COPY if shared else 1.0, _NEW_ADD if product is not None and product.addend is None else 1.0
 
 
 def _vote(scales: _Votes, shifts: _Votes, gauge: Gauge, scale: float, shift: float, place: int) -> None:
@@ -109,11 +120,15 @@ def _vote(scales: _Votes, shifts: _Votes, gauge: Gauge, scale: float, shift: flo
         shifts.cast(gauge.shift_of, shift, place)
 
 
-def _elected(system: System, votes: _Votes) -> Floats:
+_Allowed = Callable[[Ints, Floats, Every], Bools]
+"""Tells of free unknowns, a value for each and what every unknown is, which of the values may be taken."""
+
+
+def _elected(system: System, votes: _Votes, allowed: _Allowed | None) -> Floats:
     """Return a value for every unknown, of which those of free ones count."""
+    candidates = _candidates(system, votes, allowed)
     if not system.multiplicative:
-        return _won(_candidates(system, votes), np.zeros(system.size))
-    candidates = _candidates(system, votes)
+        return _won(candidates, np.zeros(system.size))
     chosen = _won(candidates, np.ones(system.size), system.signs.known[: system.size])
     if not system.signs.any_tied:
         return chosen
@@ -124,7 +139,7 @@ _Candidates = tuple[Ints, Floats, Floats, Floats]
 """Free unknowns, with a value that is voted for, the weight and the place of the vote."""
 
 
-def _candidates(system: System, votes: _Votes) -> _Candidates | None:
+def _candidates(system: System, votes: _Votes, allowed: _Allowed | None) -> _Candidates | None:
     if not votes.unknowns:
         return None
     unknowns, weights, places = votes.joined()
@@ -133,7 +148,10 @@ def _candidates(system: System, votes: _Votes) -> _Candidates | None:
     single = (free > 0) & ((np.abs(coefficient) == 1) if system.multiplicative else (coefficient != 0))
     free, coefficient, constant = free[single], coefficient[single], constant[single]
     wanted = np.where(coefficient == 1, 1.0 / constant, constant) if system.multiplicative else -constant / coefficient
-    return free, wanted, weights[single], places[single]
+    if allowed is None:
+        return free, wanted, weights[single], places[single]
+    kept = allowed(free, wanted, (root, coefficients, constants))
+    return free[kept], wanted[kept], weights[single][kept], places[single][kept]
 
 
 def _won(votes: _Candidates | None, chosen: Floats, signs: Flags8 | None = None) -> Floats:
@@ -163,7 +181,9 @@ def _won(votes: _Candidates | None, chosen: Floats, signs: Flags8 | None = None)
     if not len(several):
         return chosen
     free, candidates, weights, places = (part[several] for part in (free, candidates, weights, places))
-    order = np.lexsort((candidates, free))
+    order = np.argsort(candidates)
+    number = (np.cumsum(count > 2) - 1)[free[order]]  # small integers are sorted by their digits
+    order = order[np.argsort(number.astype(np.uint16) if number.max() < 1 << 16 else number, kind="stable")]
     free, candidates, weights, places = (part[order] for part in (free, candidates, weights, places))
     other = np.concatenate([[True], np.diff(free) != 0])
     near = np.abs(np.diff(candidates)) <= 1e-9 * np.maximum(np.abs(candidates[1:]), np.abs(candidates[:-1]))

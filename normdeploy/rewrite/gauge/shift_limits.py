@@ -30,6 +30,9 @@ from normdeploy.rewrite.gauge.rules.weights import VANISHES
 DIGITS = 1e-8
 """Relative difference above which what is taken up elsewhere is not the map that disappears."""
 
+STAYS_BEHIND = 1e-9
+"""Share of a map's shift above which what is carried of it is not all."""
+
 LARGEST = 2.0
 """Largest root mean square of what a stream carries, in units of the median of 1 / abs(s)."""
 
@@ -48,7 +51,7 @@ def divided_by_zero(maps: Sequence[ir.Node], solution: Solution) -> list[ir.Node
             continue
         (s_x, t_x), (s_y, t_y) = ((solution.scale(gauges[v]), solution.shift(gauges[v])) for v in (source, result))
         left = np.abs(mapping.shift - t_y)
-        lost = (np.abs(s_y) < VANISHES) & (left > 1e-9 * (np.abs(mapping.shift) + np.abs(t_y)))
+        lost = (np.abs(s_y) < VANISHES) & (left > STAYS_BEHIND * (np.abs(mapping.shift) + np.abs(t_y)))
         if ((mapping.scale == 0) & (lost | (np.abs(t_x) > np.abs(s_x) / VANISHES))).any():
             found.append(node)
     return found

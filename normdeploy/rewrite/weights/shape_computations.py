@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -80,6 +81,7 @@ class KnownShapes:
         if len(numbers) != len(dims) - 1 or any(dim <= 0 for dim in numbers):
             return False
         assert isinstance(node.graph, ir.Graph)
+        _tell(node, dims)
         name = f"{target.name}_static_{node.outputs[0].name}"
         node.replace_input_with(
             1, put_constant(node.graph, [dim if isinstance(dim, int) else -1 for dim in dims], name)
@@ -198,6 +200,23 @@ class KnownShapes:
         if node.op_type == "Div":
             return ((a // b,), rank) if a >= 0 and b > 0 else None
         return ({"Add": a + b, "Sub": a - b, "Mul": a * b}[node.op_type],), rank
+
+
+def _tell(node: ir.Node, target: _Dims) -> None:
+    """Give a Reshape's result the sizes that its target names; the one left over is the input's where no other is."""
+    data, result = node.inputs[0], node.outputs[0]
+    had = None if result.shape is None or result.shape.rank() != len(target) else list(result.shape)
+    sizes: list[int | ir.SymbolicDim] = [
+        dim if isinstance(dim, int) else ir.SymbolicDim(None) if had is None else had[axis]
+        for axis, dim in enumerate(target)
+    ]
+    named = [] if data is None or data.shape is None else [dim for dim in data.shape if not isinstance(dim, int)]
+    if data is not None and data.shape is not None and len(named) == 1:
+        read, written = (math.prod(dim for dim in dims if isinstance(dim, int)) for dims in (data.shape, target))
+        axis = next(at for at, dim in enumerate(target) if not isinstance(dim, int))
+        if read == written and not isinstance(sizes[axis], int):
+            sizes[axis] = named[0]
+    result.shape = ir.Shape(sizes)
 
 
 def _clamp(index: int, length: int) -> int:

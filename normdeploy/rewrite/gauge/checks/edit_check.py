@@ -15,13 +15,16 @@ import onnx_ir as ir
 import torch
 from torch import Tensor
 
+from normdeploy.array_types import Floats
 from normdeploy.errors import GraphError, RewriteError
 from normdeploy.graph import constant_tensor, evaluate_region, module_path
 from normdeploy.graph.edit import is_read
+from normdeploy.graph.operators.pieces import Ahead
 from normdeploy.graph.summed_axis import summed_axis
 from normdeploy.graph.weight import fixed_weight
 from normdeploy.rewrite.affine.replacement import reads_shape_only
 from normdeploy.rewrite.gauge.checks.check_inputs import draws
+from normdeploy.rewrite.gauge.checks.rounded_inputs import noise_of
 from normdeploy.rewrite.gauge.gauge import Gauge
 from normdeploy.rewrite.gauge.numbered_elements import only_moves, require_moved
 from normdeploy.rewrite.gauge.operator_edit import Edit, Solution
@@ -44,12 +47,16 @@ class Check:
         inputs: by place among what the operator reads.
         expected: its results; none where nothing is left to be checked.
         vanishes: something that is read is scaled by 0.
+        ahead: products of a large weight that was read for the old operator, and that the new one has still.
+        noise: how far the rounding of what was read may move each result (:mod:`.rounded_inputs`).
     """
 
     edit: Edit
     inputs: dict[int, Tensor] = field(default_factory=dict)
     expected: list[Tensor] = field(default_factory=list)
+    noise: list[Floats | None] = field(default_factory=list)
     vanishes: bool = False
+    ahead: Ahead | None = None
 
     def verify(self) -> None:
         """Evaluate the operator as it became.
@@ -63,10 +70,10 @@ class Check:
         nodes = _region(node)
         results = _written(nodes)
         feeds = {value: self.inputs[index] for index, value in enumerate(_read(nodes))}
-        found = evaluate_region(nodes, feeds, results)
+        found = evaluate_region(nodes, feeds, results, ahead=self.ahead)
         tolerance = CUBIC_TOLERANCE if node.op_type == "Resize" else TOLERANCE
-        for value, old, new in zip(results, self.expected, found, strict=True):
-            distance = _distance(_gauge_of(at, value, edit), at, old, new, vanishes=self.vanishes)
+        for value, old, new, rounded in zip(results, self.expected, found, self.noise, strict=True):
+            distance = _distance(_gauge_of(at, value, edit), at, old, new, rounded, vanishes=self.vanishes)
             if not distance <= tolerance:
                 raise RewriteError(
                     f"gauge of {node.op_type}",
@@ -97,11 +104,18 @@ def _check_of(context: RewriteContext, edit: Edit) -> Check | None:
                 return Check(edit)
             axes = {value: summed_axis(value) for value in read}
             drawn |= {value: torch.softmax(drawn[value], axis) for value, axis in axes.items() if axis is not None}
-            expected = evaluate_region(nodes, {value: _plain(at, value, drawn[value]) for value in read}, results)
+            plain = {value: _plain(at, value, drawn[value]) for value in read}
+            ahead = Ahead({value: drawn[value] for value in read if _unscaled(at, value)})
+            expected = evaluate_region(nodes, plain, results, ahead=ahead)
             for value, found in zip(results, expected, strict=True):
                 _require_cells(at.ties.of.get(value), found)
             vanishes = any((np.abs(at.scale(at.ties.of[v])) < VANISHES).any() for v in read if v in at.ties.of)
-            return Check(edit, {index: drawn[value] for index, value in enumerate(read)}, expected, vanishes)
+            noise = noise_of(at, nodes, plain, expected, results)
+            if noise is None:
+                return None
+            return Check(
+                edit, {index: drawn[value] for index, value in enumerate(read)}, expected, noise, vanishes, ahead
+            )
         except (GraphError, ValueError):
             continue  # it cannot be evaluated on these, or a gauge varies along an axis that was cut
     return None
@@ -145,6 +159,12 @@ def _plain(at: Solution, value: ir.Value, drawn: Tensor) -> Tensor:
     return torch.from_numpy(np.asarray(at.scale(gauge) * drawn.numpy() + at.shift(gauge)))  # a scalar's is no array
 
 
+def _unscaled(at: Solution, value: ir.Value) -> bool:
+    """Tell whether a value gets no scale: a weight that is multiplied by it changes per output channel alone."""
+    gauge = at.ties.of.get(value)
+    return gauge is None or bool((at.scale(gauge) == 1).all())
+
+
 def _require_cells(gauge: Gauge | None, drawn: Tensor) -> None:
     """Require that a tensor has the axes along which its gauge varies in full."""
     if gauge is None or not drawn.is_floating_point():
@@ -153,10 +173,13 @@ def _require_cells(gauge: Gauge | None, drawn: Tensor) -> None:
         raise ValueError("the gauge has more cells than what was drawn")
 
 
-def _distance(gauge: Gauge | None, at: Solution, old: Tensor, new: Tensor, *, vanishes: bool) -> float:
+def _distance(
+    gauge: Gauge | None, at: Solution, old: Tensor, new: Tensor, noise: Floats | None, *, vanishes: bool
+) -> float:
     """Return the largest difference of (old - t) / s and new, relative to their size.
 
     Args:
+        noise: how much of a difference of the old results is their inputs' rounding.
         vanishes: something that is read is scaled by 0: what stands for 0 in the old result is 0 in the new one.
     """
     if old.numel() == 0:
@@ -181,6 +204,8 @@ def _distance(gauge: Gauge | None, at: Solution, old: Tensor, new: Tensor, *, va
             expected = np.where(np.abs(expected) < VANISHES, 0.0, expected)
             size = np.where(size < VANISHES, 0.0, size)
         apart = np.abs(expected - found)
+        if noise is not None:
+            apart = np.maximum(apart - noise / np.abs(scale), 0.0)
     difference, top = float(apart.max()), float(size.max())
     if not math.isfinite(difference):  # what is not finite has to be so in both
         finite = np.isfinite(expected)

@@ -213,7 +213,7 @@ def _bounds(weight: Weight, rows: Sequence[int]) -> tuple[float, float]:
     square, shown = _SQUARE_LOST, math.inf
     with np.errstate(all="ignore"):  # what overflows here is looked at closely
         for piece in _pieces(weight):
-            flat = piece.reshape(-1)
+            flat = piece.ravel(order="K")
             square += 2 * float(np.dot(flat, flat))
             shown = min(shown, float(np.abs(piece[at]).min(initial=math.inf)))
     return math.sqrt(square), shown
@@ -227,7 +227,12 @@ def _pieces(weight: Weight) -> Iterable[npt.NDArray[np.floating]]:
         step = max(_PIECE * len(stored) // max(stored.size, 1), 1)
         return (stored[start : start + step] for start in range(0, len(stored), step))
     parts = parts64(tensor)
-    return (tensor64(tensor),) if parts is None else (piece for _, _, piece in parts.pieces(weight.shape))
+    if parts is None:
+        return (tensor64(tensor),)
+    if parts.stored is None or tensor.dtype not in (ir.DataType.FLOAT, ir.DataType.DOUBLE):
+        return (piece for _, _, piece in parts.pieces(weight.shape))
+    read = parts.stored()
+    return (read(start, stop) for start, stop in parts.cuts(weight.shape))
 
 
 def _extremes(numbers: Floats) -> tuple[float, float]:

@@ -13,7 +13,7 @@ from normdeploy.errors import GraphError
 from normdeploy.graph import evaluate_node
 from normdeploy.graph.operator_evaluation import opset_of
 from normdeploy.graph.traits import is_standard
-from normdeploy.verification.derivation.side.told_sizes import told_by_operands
+from normdeploy.verification.derivation.side.told_sizes import told_by_operands, told_with_statistics
 
 SMALL = 64
 """Constants up to this size may decide a shape."""
@@ -56,6 +56,9 @@ class Sizes:
         told = told_by_operands(node, operands)
         if told is not None:
             return [told]
+        several = told_with_statistics(node, operands)
+        if several is not None:
+            return several
         key = self._key(node, operands)
         if key is None:
             return self._evaluated(node, list(operands))
