@@ -6,7 +6,6 @@ can be compared without its rounding. onnxruntime's CPU convolution has no float
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -33,8 +32,8 @@ StandIn = Callable[[Sequence[Tensor | None]], Tensor | Sequence[Tensor]]
 Entered = Callable[[Mapping[str, Tensor]], None]
 """Sees what a body is fed, by name, each time it runs."""
 
-_SMALL = 64
-"""Numbers of a constant that is kept between runs: sizes, axes, single numbers, of which a graph has hundreds."""
+_SMALL = 1 << 12
+"""Numbers of a constant that is kept between runs: sizes, axes, parameters of norms, of which a graph has hundreds."""
 
 
 @dataclass(frozen=True)
@@ -133,28 +132,33 @@ class Evaluator:
     ) -> dict[str, Tensor]:
         overrides, hook = changes.overrides, changes.hook
         nodes = _needed(list(graph) if among is None else among, wanted, overrides)
-        uses = Counter(wanted)
-        for _, names in nodes:
-            uses.update(names)
+        uses: dict[str, int] = {}
+        for names in (wanted, *(names for _, names in nodes)):
+            for name in names:
+                uses[name] = uses.get(name, 0) + 1
+        initializers = graph.initializers.data
 
         def look_up(name: str) -> Tensor | None:
             if name in known:
                 return known[name]
-            initializer = graph.initializers.get(name)
+            initializer = initializers.get(name)
             if initializer is not None and initializer.const_value is not None:
                 held = initializer.const_value
                 return self._small(initializer, held, lambda: [as_constant(held, self.dtype)])[0]
             return outer(name) if outer is not None else None
 
         for node, names in nodes:
-            read = (None if v is None else v.name for v in node.inputs)
-            inputs = [_required(look_up(name), name) if name else None for name in read]
+            inputs: list[Tensor | None] = []
+            for value in node.inputs:
+                read = None if value is None else value.name
+                held = known.get(read) if read else None
+                inputs.append(held if held is not None or not read else _required(look_up(read), read))
             results = self._evaluate(node, inputs, changes, look_up)
             if hook is not None:
                 results = hook(node, results) or results
             for output, result in zip(node.outputs, results, strict=False):
                 made = output.name
-                if made and made not in overrides and uses[made]:
+                if made and made not in overrides and made in uses:
                     known[made] = result
             for name in names:
                 uses[name] -= 1

@@ -63,16 +63,21 @@ def holder_of(graph: ir.Graph) -> ir.Node | None:
 
 def nodes_of(model: ir.Model) -> list[ir.Node]:
     """Return every operator in the order of its graph, what its bodies hold right behind it."""
+    return nodes_in(model.graph)
+
+
+def nodes_in(graph: ir.Graph) -> list[ir.Node]:
+    """Return every operator of a graph, in its order, what its bodies hold right behind it."""
     found: list[ir.Node] = []
 
-    def visit(graph: ir.Graph) -> None:
-        for node in graph:
+    def visit(part: ir.Graph) -> None:
+        for node in part:
             found.append(node)
             if node.domain or node.op_type in HOLDING:
                 for body in bodies_of(node):
                     visit(body)
 
-    visit(model.graph)
+    visit(graph)
     return found
 
 

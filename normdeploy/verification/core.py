@@ -18,6 +18,7 @@ from normdeploy.errors import GraphError
 from normdeploy.exporting.trace import Traced
 from normdeploy.graph.derivation import Derivation
 from normdeploy.graph.threads import one_thread
+from normdeploy.graph.walk import nodes_in
 from normdeploy.onnxfile.model import Copied
 from normdeploy.rewrite import RewriteResult
 from normdeploy.verification.bounds.noise import NoisyGraph
@@ -186,7 +187,7 @@ def _ask(context: Context, example: Arrays, data: Any) -> None:
         if context.proven is not None:
             graph = context.reference.graph
             opened = (row.node for row in context.proven.open)
-            ends = {} if graph is None else own_ends(opened, graph.graph.all_nodes())
+            ends = {} if graph is None else own_ends(opened, nodes_in(graph.graph))
             names = frozenset({*context.proven.to_be_seen, *ends})
             if names:
                 context.subject.watch = Watch(names, ends)

@@ -14,6 +14,7 @@ from torch import Tensor
 from normdeploy.array_types import Array, Floats
 from normdeploy.graph import FLOATS, Evaluator, ExactTensor, evaluate_node
 from normdeploy.graph.evaluate import StandIn
+from normdeploy.graph.walk import nodes_in
 from normdeploy.verification.bounds.hashing import hashed_noise
 from normdeploy.verification.check_context import Context
 from normdeploy.verification.sides.exact_agreement import is_float
@@ -83,7 +84,7 @@ class _Moved(Evaluator):
             tensor = self.graph.initializers[name].const_value
             assert tensor is not None
             self._numbers[name] = _moved(torch.from_numpy(np.array(tensor.numpy(), np.float64)), seed)
-        others = {node: _with_moved_attributes(node, seed) for node in self.graph.all_nodes()}
+        others = {node: _with_moved_attributes(node, seed) for node in nodes_in(self.graph)}
         imports = dict(self.graph.opset_imports)
         self._others: dict[ir.Node, StandIn] = {
             node: partial(_evaluated, other, imports) for node, other in others.items() if other is not None

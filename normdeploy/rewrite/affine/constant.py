@@ -42,7 +42,8 @@ def copy_cost(value: ir.Value | None, reader: ir.Node) -> float:
 def storable(dtype: ir.DataType | None, *arrays: Floats) -> bool:
     """Tell whether arrays are finite when rounded to a float type (float32 where it is not known)."""
     largest = FORMATS[dtype or ir.DataType.FLOAT][2]
-    return all(bool(np.abs(array).max(initial=0.0) <= largest) for array in arrays)
+    ends = ((np.min(array, initial=0.0), np.max(array, initial=0.0)) for array in arrays)
+    return all(bool(-largest <= least) and bool(most <= largest) for least, most in ends)
 
 
 def loses_digits(dtype: ir.DataType, array: Floats, axes: tuple[int, ...] | None = None) -> npt.NDArray[np.bool_]:

@@ -181,7 +181,9 @@ def _won(votes: _Candidates | None, chosen: Floats, signs: Flags8 | None = None)
     if not len(several):
         return chosen
     free, candidates, weights, places = (part[several] for part in (free, candidates, weights, places))
-    order = np.lexsort((candidates, free))
+    order = np.argsort(candidates)
+    number = (np.cumsum(count > 2) - 1)[free[order]]  # small integers are sorted by their digits
+    order = order[np.argsort(number.astype(np.uint16) if number.max() < 1 << 16 else number, kind="stable")]
     free, candidates, weights, places = (part[order] for part in (free, candidates, weights, places))
     other = np.concatenate([[True], np.diff(free) != 0])
     near = np.abs(np.diff(candidates)) <= 1e-9 * np.maximum(np.abs(candidates[1:]), np.abs(candidates[:-1]))

@@ -76,6 +76,7 @@ class Ties:
         unscaled, unshifted: why an operator writes without a scale, without a shift.
         asked: the operands, by operator and input, whose gauge a rule asked for.
         moved: what operators move where (:mod:`.numbered_elements`).
+        leaving: the equations of scales and of shifts by which maps disappear, as far as they were asked.
         nodes: the operators that are asked. passed: what products write that pass on what varies along their rows.
     """
 
@@ -93,6 +94,7 @@ class Ties:
     passed: list[ir.Value] = field(default_factory=list)
     pads: Mapping[ir.Node, str] = field(default_factory=dict)
     moved: dict[Hashable, list[Ints]] = field(default_factory=dict)
+    leaving: dict[ir.Node, tuple[Rows, Rows]] = field(default_factory=dict)
 
     @cached_property
     def order(self) -> dict[ir.Node, int]:

@@ -12,6 +12,7 @@ from normdeploy.graph.bodies import BODIES
 from normdeploy.graph.linear_view import Form, linear_of
 from normdeploy.graph.operators.sequences import SEQUENCES
 from normdeploy.graph.traits import Trait, has, is_standard
+from normdeploy.graph.walk import nodes_in
 
 FUNCTIONS: dict[str, tuple[float, float]] = {
     "Sigmoid": (3.0, 1.0),
@@ -95,7 +96,7 @@ def gate_weights(graph: ir.Graph) -> dict[ir.Value, float]:
         graph: whose recurrent operators; in bodies too.
     """
     found: dict[ir.Value, float] = {}
-    for node in graph.all_nodes():
+    for node in nodes_in(graph):
         linear = linear_of(node)
         if linear is None or linear.form is not Form.RECURRENT or len(node.inputs) < 3:
             continue

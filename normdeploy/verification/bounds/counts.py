@@ -11,6 +11,7 @@ import onnx_ir as ir
 
 from normdeploy.graph.fixed_values import fixed_nodes
 from normdeploy.graph.traits import is_standard
+from normdeploy.graph.walk import nodes_in
 from normdeploy.verification.bounds.accuracy import rounds
 from normdeploy.verification.derivation.side.settled import shaping
 
@@ -23,9 +24,9 @@ def counting(graph: ir.Graph) -> set[ir.Node]:
     Args:
         graph: the graph; its bodies are looked at alone, each without the graph around it.
     """
-    constant, known = fixed_nodes(graph.all_nodes())
+    constant, known = fixed_nodes(nodes_in(graph))
     whole = [node for node in known - constant if is_standard(node, *_WHOLE) or _to_integers(node)]
-    read = [value for node in graph.all_nodes() for value in shaping(node)]
+    read = [value for node in nodes_in(graph) for value in shaping(node)]
     read += [value for node in whole for value in node.inputs]  # of constants alone they are decisions like any other
     found: set[ir.Node] = set()
     while read:

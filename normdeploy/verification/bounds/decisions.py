@@ -25,7 +25,7 @@ from normdeploy.graph import constant_tensor
 from normdeploy.graph.evaluate import StandIn
 from normdeploy.graph.operator_evaluation import evaluate_node
 from normdeploy.graph.traits import Trait, has, is_standard
-from normdeploy.graph.walk import bodies_of
+from normdeploy.graph.walk import bodies_of, nodes_in
 from normdeploy.verification.bounds.accuracy import rounds
 from normdeploy.verification.sides.exact_agreement import is_float
 from normdeploy.verification.sides.flat_values import Feeds
@@ -53,7 +53,7 @@ def decides(graph: ir.Graph, computed: Collection[str] = ()) -> bool:
     Args:
         computed: names of its inputs that are rounded.
     """
-    deciding = [node for node in graph.all_nodes() if has(node, Trait.DECIDES)]
+    deciding = [node for node in nodes_in(graph) if has(node, Trait.DECIDES)]
     if any(is_standard(node, "TopK") for node in deciding):
         return True  # of equal numbers any may come first
     fed = {value for value in graph.inputs if value.name not in computed}

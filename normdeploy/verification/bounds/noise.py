@@ -29,6 +29,7 @@ from normdeploy.array_types import Array, Arrays, Floats
 from normdeploy.graph import FLOATS, Evaluator, ExactTensor, constant_tensor, tensor64
 from normdeploy.graph.evaluate import StandIn
 from normdeploy.graph.operator_evaluation import promote
+from normdeploy.graph.walk import nodes_in
 from normdeploy.verification.bounds.accuracy import (
     INITIAL_CELL,
     gate_weights,
@@ -97,7 +98,7 @@ class NoisyGraph:
     @cached_property
     def narrow(self) -> bool:
         """Some results are declared in float16 or bfloat16."""
-        return any(value.dtype in NARROW for node in self.graph.all_nodes() for value in node.outputs)
+        return any(value.dtype in NARROW for node in nodes_in(self.graph) for value in node.outputs)
 
     @cached_property
     def decides(self) -> bool:
@@ -116,7 +117,7 @@ class NoisyGraph:
     def _operands(self) -> Counter[str]:
         """How often a value is asked for whose size noise depends on."""
         found: Counter[str] = Counter()
-        for node in self._noisy.graph.all_nodes():
+        for node in nodes_in(self._noisy.graph):
             if node.op_type == "LSTM":
                 found.update(str(v.name) for v in node.inputs[INITIAL_CELL : INITIAL_CELL + 1] if v is not None)
             if is_looked_at(node):

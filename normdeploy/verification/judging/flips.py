@@ -26,6 +26,7 @@ from normdeploy.errors import GraphError
 from normdeploy.graph import Evaluator, constant64
 from normdeploy.graph.operators.narrow_types import NARROW_FLOATS, quantized_type
 from normdeploy.graph.traits import is_dequantizer, is_quantizer, is_standard
+from normdeploy.verification.derivation.side.joined_operators import written_out
 from normdeploy.verification.family_case import Case
 from normdeploy.verification.judging.outputs import OutputResult, hold_against
 from normdeploy.verification.sides.biases import rounded_biases
@@ -98,6 +99,9 @@ class FlipRecord:
 
     def __init__(self, subject: Quantized) -> None:
         self._subject = subject
+        # An operator that quantizes its own result has a quantizer whose values flip, as one that stands alone
+        self._model = written_out(subject.model)
+        self._evaluator = subject.evaluator if self._model is subject.model else Evaluator(self._model)
         self.found: list[Flips] = []
         self.sizes: Counter[tuple[int, Setting]] = Counter()
         self._reach: dict[int, tuple[Case, list[_Reach]]] = {}
@@ -110,13 +114,13 @@ class FlipRecord:
         """
         place = result.index
         got, truth = outputs[place], case.truth[place]
-        if got.shape != truth.shape or not quantizes(self._subject.evaluator):
+        if got.shape != truth.shape or not quantizes(self._evaluator):
             return False
         self.sizes[place, setting] += int(got.size)
         if result.holds or not np.isfinite(got.astype(np.float64)).all():
             return False
         error = got.astype(np.float64) - np.asarray(truth, np.float64)
-        step = step_of(self._subject.model, self._subject.output_names[place], got.ndim)
+        step = step_of(self._model, self._subject.output_names[place], got.ndim)
         if step is not None:
             steps = np.round(error / step)
             settled = list(outputs)
@@ -142,7 +146,7 @@ class FlipRecord:
     def _reach_of(self, case: Case) -> list[_Reach]:
         """Return how far each output moves where biases are rounded, and where values at the quantizers are flipped."""
         if id(case) not in self._reach:
-            evaluator, feeds, names = self._subject.evaluator, case.family.feeds, self._subject.output_names
+            evaluator, feeds, names = self._evaluator, case.family.feeds, self._subject.output_names
             logic = [np.asarray(array, np.float64) for array in self._subject.logic(feeds)]
             biases = rounded_biases(evaluator)
             rounded = dict(zip(names, logic, strict=True))

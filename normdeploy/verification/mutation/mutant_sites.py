@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from normdeploy.graph import evaluate_node, module_path
+from normdeploy.graph.walk import nodes_in
 from normdeploy.verification.mutation.mutants import (
     BATCH_NORM,
     NO_EPSILON,
@@ -25,7 +26,7 @@ def sites_of(graph: ir.Graph) -> list[Site]:
     """Return every normalization operator of a graph and of the bodies in it, with its mutants, in graph order."""
     sites: list[Site] = []
     whole = dict(graph.opset_imports)
-    for node in graph.all_nodes():
+    for node in nodes_in(graph):
         mutants = mutants_of(node, whole)
         if mutants:
             names = tuple(str(v.name) if v is not None and v.name else "" for v in node.inputs)

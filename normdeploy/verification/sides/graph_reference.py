@@ -18,6 +18,7 @@ from normdeploy.errors import GraphError
 from normdeploy.graph import Evaluator, input_names, load_graph, save_graph
 from normdeploy.graph.operators.qonnx import QONNX
 from normdeploy.graph.traits import Trait, has, is_standard
+from normdeploy.graph.walk import nodes_in
 from normdeploy.rewrite.infer import infer_missing_types
 from normdeploy.rewrite.qonnx_to_standard import LowerQonnx
 from normdeploy.verification.sides.exact_agreement import is_float
@@ -167,7 +168,7 @@ def _rounding(unit: float, seed: int) -> Callable[[ir.Node, list[Tensor]], list[
 
 def _runnable(graph: ir.Model, path: Path, workspace: Path) -> Path:
     """Return the file to run for a graph: its own, or one without the operators that no runtime knows."""
-    if not any((node.domain, node.op_type) in QONNX for node in graph.graph.all_nodes()):
+    if not any((node.domain, node.op_type) in QONNX for node in nodes_in(graph.graph)):
         return path
     lowered = graph.clone()
     LowerQonnx()(lowered)
@@ -205,7 +206,7 @@ def _jittered(feeds: Feeds, rng: np.random.Generator, unit: float) -> Iterator[A
 
 def _coarsest(model: ir.Model) -> float:
     """Return the rounding of the coarsest float type that a graph computes in; that of float32 at least."""
-    made = [value.dtype for node in model.graph.all_nodes() for value in node.outputs]
-    targets = [node.attributes.get_int("to", 0) for node in model.graph.all_nodes() if is_standard(node, "Cast")]
+    made = [value.dtype for node in nodes_in(model.graph) for value in node.outputs]
+    targets = [node.attributes.get_int("to", 0) for node in nodes_in(model.graph) if is_standard(node, "Cast")]
     kinds = {*made, *map(ir.DataType, targets)} & {ir.DataType.FLOAT16, ir.DataType.BFLOAT16}
     return max([UNIT_ROUNDOFF["float32"], *(UNIT_ROUNDOFF[kind.numpy().name] for kind in kinds if kind is not None)])

@@ -55,6 +55,11 @@ RESULT_ZERO = {
 """Operators that quantize their own result, and which input is its zero point: without one its type is not known."""
 
 
+def rounding_themselves(model: ir.Model) -> str:
+    """Return the kinds of a graph's operators that quantize their own results, in words; "" where there are none."""
+    return ", ".join(sorted({node.op_type for node in model.graph.all_nodes() if kind_of(node) in RESULT_ZERO}))
+
+
 def _quantizes_its_result(node: ir.Node) -> bool:
     """Tell whether an operator reads integers as what they stand for, and quantizes its own result."""
     place = RESULT_ZERO.get(kind_of(node), len(node.inputs))

@@ -8,6 +8,7 @@ import onnx_ir as ir
 
 from normdeploy.graph import constant_tensor
 from normdeploy.graph.traits import is_standard
+from normdeploy.graph.walk import nodes_in
 
 _ONE_PASS = frozenset({"GroupNormalization"})
 """Operators whose variance onnxruntime's CPU provider takes as E[x^2] - E[x]^2, because it spells them out in others
@@ -34,7 +35,7 @@ def coarse_transforms(graph: ir.Graph) -> str:
     Of a length that is no power of two it convolves with a chirp in float32 (Bluestein): 30 to 100 times torch's error.
     """
     axis = _AXIS if graph.opset_imports.get("", _SINCE) >= _SINCE else _AXIS_BEFORE
-    nodes = [node for node in graph.all_nodes() if is_standard(node, "DFT") and not _of_a_power_of_two(node, axis)]
+    nodes = [node for node in nodes_in(graph) if is_standard(node, "DFT") and not _of_a_power_of_two(node, axis)]
     if not nodes:
         return ""
     return (
@@ -62,7 +63,7 @@ def _number(value: ir.Value | None) -> int | None:
 
 def overwritten_statistics(graph: ir.Graph) -> str:
     """Return which norms let onnxruntime write over weights that something else reads, or go on from; "" where none."""
-    nodes = [node for node in graph.all_nodes() if _writes_what_is_read(node)]
+    nodes = [node for node in nodes_in(graph) if _writes_what_is_read(node)]
     if not nodes:
         return ""
     return (
@@ -91,7 +92,7 @@ def _named(nodes: list[ir.Node]) -> str:
 
 def one_pass_variance(graph: ir.Graph) -> str:
     """Return which norms of a graph a large mean ruins in onnxruntime, and what avoids that; "" where none."""
-    nodes = [node for node in graph.all_nodes() if is_standard(node, *_ONE_PASS)]
+    nodes = [node for node in nodes_in(graph) if is_standard(node, *_ONE_PASS)]
     if not nodes:
         return ""
     return (

@@ -21,6 +21,7 @@ from torch.utils import _pytree as pytree
 
 from normdeploy.exporting.quantized.quantizer_mode import QuantizerMode
 from normdeploy.exporting.quantized.quantizers import Arithmetic, Grid, rounded, spread
+from normdeploy.graph.walk import nodes_in
 
 
 class _Constants(TorchFunctionMode):
@@ -110,4 +111,4 @@ _SIGNS = frozenset({"QuantizeLinear", "DequantizeLinear", "Round"})
 
 def quantizes(graph: ir.Model | None) -> bool:
     """Tell by its graph whether a module may quantize; where there is none, it may."""
-    return graph is None or any(node.op_type in _SIGNS for node in graph.graph.all_nodes())
+    return graph is None or any(node.op_type in _SIGNS for node in nodes_in(graph.graph))

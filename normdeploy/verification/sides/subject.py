@@ -10,7 +10,7 @@ from typing import Any
 from normdeploy.errors import GraphError
 from normdeploy.graph import Evaluator, input_names, load_graph, weight_bytes
 from normdeploy.graph.operators.evaluation_limits import TooMuchError
-from normdeploy.graph.walk import nodes_of
+from normdeploy.graph.walk import nodes_in, nodes_of
 from normdeploy.onnxfile.model import Copied, ModelFile
 from normdeploy.ort.ort_format import ORT_FORMAT
 from normdeploy.rewrite.infer import infer_missing_types
@@ -104,7 +104,7 @@ class Subject:
         Raises:
             TooMuchError: it does.
         """
-        if not any(node.op_type in _SIZED_BY_NUMBERS for node in self.model.graph.all_nodes()):
+        if not any(node.op_type in _SIZED_BY_NUMBERS for node in nodes_in(self.model.graph)):
             return
         try:
             self.logic(feeds)

@@ -65,8 +65,8 @@ def between(
     asked = np.zeros((ties.scales if scale else ties.shifts).size, bool)
     asked[list(unknowns - {0})] = True
     came_from: dict[ir.Node, ir.Node] = {start: start}
-    queue, seen = deque([start]), set[ir.Value | None]()
-    while queue:
+    queue, seen, left = deque([start]), set[ir.Value | None](), set(goals) - {start}
+    while queue and left:
         node = queue.popleft()
         for value in (*node.inputs, *node.outputs):
             if value in seen:
@@ -79,6 +79,7 @@ def between(
             for other in (*readers(value), *(() if producer is None else (producer,))):
                 if other not in came_from:
                     came_from[other] = node
+                    left.discard(other)
                     queue.append(other)
     found: dict[ir.Node, None] = {}
     for goal in goals:

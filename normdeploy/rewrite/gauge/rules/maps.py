@@ -45,14 +45,22 @@ def tie(node: ir.Node, ties: Ties) -> Gauge:
 
 def dissolve(nodes: Sequence[ir.Node], ties: Ties, *, scale: bool = True, shift: bool = True) -> Conflict | None:
     """State that maps disappear, all of them, or a half of each."""
-    scales, shifts, whys = [], [], [Tie(node) for node in nodes]
-    for node in nodes:
+    whys = [Tie(node) for node in nodes]
+    rows = [_rows(node, ties) for node in nodes]
+    conflict = ties.scales.add_all([scales for scales, _ in rows], whys) if scale else None
+    return ties.shifts.add_all([shifts for _, shifts in rows], whys) if shift and conflict is None else conflict
+
+
+def _rows(node: ir.Node, ties: Ties) -> tuple[Rows, Rows]:
+    """Return the equations by which a map disappears, of scales and of shifts; made once, since it is asked again."""
+    if node not in ties.leaving:
         source, result, mapping = ties.operand(node, 0), ties.of[node.outputs[0]], affine_map(node)
         factor = movable(mapping)
-        scales.append(ties.scale_rows(result, source, factor))
-        shifts.append(ties.shift_rows(result, source, factor, mapping.shift))
-    conflict = ties.scales.add_all(scales, whys) if scale else None
-    return ties.shifts.add_all(shifts, whys) if shift and conflict is None else conflict
+        ties.leaving[node] = (
+            ties.scale_rows(result, source, factor),
+            ties.shift_rows(result, source, factor, mapping.shift),
+        )
+    return ties.leaving[node]
 
 
 def unburdened(node: ir.Node, ties: Ties) -> bool:

@@ -8,16 +8,13 @@ of what stands between are those of the result.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 import onnx_ir as ir
 
-from normdeploy.graph.edit import free_name, put_constant, take_place
-from normdeploy.graph.traits import MICROSOFT, is_standard
-
-Spelling = Callable[["_Writer"], bool]
-"""Writes what an operator computes; tells whether it could."""
+from normdeploy.graph.traits import MICROSOFT, is_standard, kind_of
+from normdeploy.verification.derivation.side.spelled_operator import Spelling, Writer
+from normdeploy.verification.derivation.side.written_quantizers import QUANTIZED_SPELLINGS
 
 _GELU = 20
 """The first operator set that has Gelu: it is spelled out before."""
@@ -40,87 +37,36 @@ def write_out(model: ir.Model) -> set[str]:
     """
     made: set[str] = set()
     for node in list(model.graph):
-        spelling = _SPELLINGS.get(node.op_type) if _is_joined(node) else None
+        spelling = _spelling_of(node)
         if spelling is None:
             continue
-        writer = _Writer(model, node)
+        writer = Writer(model, node)
         if spelling(writer):
             made |= writer.put()
     return made
 
 
+def written_out(model: ir.Model) -> ir.Model:
+    """Return a model whose joined operators are written as what they join; itself where it has none."""
+    if not has_joined(model):
+        return model
+    copy = model.clone()
+    write_out(copy)
+    return copy
+
+
 def has_joined(model: ir.Model) -> bool:
     """Tell whether an operator of a model's graph may be written out."""
-    return any(_is_joined(node) for node in model.graph)
+    return any(_spelling_of(node) is not None for node in model.graph)
 
 
-def _is_joined(node: ir.Node) -> bool:
-    """Tell whether an operator may be written out; of ONNX's own domain onnxruntime has one more than ONNX."""
+def _spelling_of(node: ir.Node) -> Spelling | None:
+    """Return how an operator is written out; of ONNX's own domain onnxruntime has one more than ONNX."""
     own = node.domain == MICROSOFT or is_standard(node, "SimplifiedLayerNormalization")
-    return own and node.op_type in _SPELLINGS
+    return QUANTIZED_SPELLINGS.get(kind_of(node)) or (_SPELLINGS.get(node.op_type) if own else None)
 
 
-class _Writer:
-    """What stands in the place of one operator: nodes, the last of which made its result."""
-
-    def __init__(self, model: ir.Model, node: ir.Node) -> None:
-        self.model, self.node = model, node
-        self.opset = model.opset_imports.get("", 1)
-        self.nodes: list[ir.Node] = []
-        self.shown: dict[int, ir.Value] = {}  # other results, by place
-
-    def read(self, place: int) -> ir.Value | None:
-        """Return an operand, None where it is absent."""
-        return self.node.inputs[place] if place < len(self.node.inputs) else None
-
-    def asks(self, *places: int) -> bool:
-        """Tell whether one of these results is read."""
-        outputs = self.node.outputs
-        return any(p < len(outputs) and (outputs[p].uses() or outputs[p].is_graph_output()) for p in places)
-
-    def add(self, op_type: str, *inputs: ir.Value | None, **attributes: Any) -> ir.Value:
-        """Write an operator; return its result."""
-        result = self.node.outputs[0]
-        name = free_name(self.model.graph, f"{result.name}.{op_type}{len(self.nodes)}")
-        value = ir.Value(name=name, shape=result.shape, type=result.type)
-        operator = ir.node(op_type, list(inputs), attributes, outputs=[value], name=self.node.name)
-        operator.metadata_props.update(self.node.metadata_props)
-        self.nodes.append(operator)
-        return value
-
-    def number(self, number: float) -> ir.Value:
-        """Return a constant of the result's type."""
-        result = self.node.outputs[0]
-        return put_constant(self.model.graph, number, f"{result.name}.number", result.dtype or ir.DataType.FLOAT)
-
-    def turned(self, value: ir.Value | None, side: str) -> ir.Value | None:
-        """Return an operand of a FusedMatMul, its last two axes exchanged if that is asked for; None if unknown."""
-        attributes = self.node.attributes
-        if value is None or attributes.get_int(f"transBatch{side}", False):
-            return None
-        if not attributes.get_int(f"trans{side}", False):
-            return value
-        if value.shape is None or len(value.shape) < 2:
-            return None
-        rank = len(value.shape)
-        made = self.add("Transpose", value, perm=[*range(rank - 2), rank - 1, rank - 2])
-        made.shape = ir.Shape([*value.shape[: rank - 2], value.shape[rank - 1], value.shape[rank - 2]])
-        return made
-
-    def put(self) -> set[str]:
-        """Put the nodes in the operator's place; return the names of the values that came in between."""
-        graph, node = self.model.graph, self.node
-        graph.insert_before(node, self.nodes)
-        kept: set[str | None] = set()
-        for place, value in {**self.shown, 0: self.nodes[-1].outputs[0]}.items():
-            if place < len(node.outputs) and node.outputs[place].name:
-                take_place(value, node.outputs[place])
-                kept.add(value.name)
-        graph.remove(node, safe=True)
-        return {str(n.outputs[0].name) for n in self.nodes} - kept
-
-
-def _fused_matmul(writer: _Writer) -> bool:
+def _fused_matmul(writer: Writer) -> bool:
     a, b = (writer.turned(writer.read(place), side) for place, side in enumerate("AB"))
     if a is None or b is None:
         return False
@@ -131,13 +77,13 @@ def _fused_matmul(writer: _Writer) -> bool:
     return True
 
 
-def _summed(writer: _Writer, first: ir.Value | None, *others: ir.Value | None) -> ir.Value | None:
+def _summed(writer: Writer, first: ir.Value | None, *others: ir.Value | None) -> ir.Value | None:
     for other in others:
         first = first if other is None else writer.add("Add", first, other)
     return first
 
 
-def _gelu(writer: _Writer) -> bool:
+def _gelu(writer: Writer) -> bool:
     x = _summed(writer, writer.read(0), writer.read(1))
     if x is None:
         return False
@@ -150,7 +96,7 @@ def _gelu(writer: _Writer) -> bool:
     return True
 
 
-def _fast_gelu(writer: _Writer) -> bool:
+def _fast_gelu(writer: Writer) -> bool:
     x = _summed(writer, writer.read(0), writer.read(1))
     if x is None:
         return False
@@ -164,28 +110,28 @@ def _fast_gelu(writer: _Writer) -> bool:
     return True
 
 
-def _quick_gelu(writer: _Writer) -> bool:
+def _quick_gelu(writer: Writer) -> bool:
     x, alpha = writer.read(0), writer.node.attributes.get_float("alpha", 1.702)
     scaled = x if alpha == 1 else writer.add("Mul", x, writer.number(alpha))
     writer.add("Mul", x, writer.add("Sigmoid", scaled))
     return True
 
 
-def _skip_layer_norm(writer: _Writer) -> bool:
+def _skip_layer_norm(writer: Writer) -> bool:
     if writer.asks(1, 2):
         return False
     total = _skipped(writer, writer.read(4))
     return _norm(writer, total, "LayerNormalization", [writer.read(2), writer.read(3)])
 
 
-def _skip_rms_norm(writer: _Writer) -> bool:
+def _skip_rms_norm(writer: Writer) -> bool:
     if writer.asks(1, 2):
         return False
     total = _skipped(writer, writer.read(3))
     return _norm(writer, total, "RMSNormalization", [writer.read(2)])
 
 
-def _skipped(writer: _Writer, bias: ir.Value | None) -> ir.Value | None:
+def _skipped(writer: Writer, bias: ir.Value | None) -> ir.Value | None:
     """Write the sum in front of a norm: the bias is that of the product, whichever of the two operands it is."""
     first, second = writer.read(0), writer.read(1)
     maker = None if second is None else second.producer()
@@ -194,7 +140,7 @@ def _skipped(writer: _Writer, bias: ir.Value | None) -> ir.Value | None:
     return _summed(writer, first, bias, second)
 
 
-def _norm(writer: _Writer, total: ir.Value | None, op_type: str, scales: Sequence[ir.Value | None]) -> bool:
+def _norm(writer: Writer, total: ir.Value | None, op_type: str, scales: Sequence[ir.Value | None]) -> bool:
     if total is None:
         return False
     writer.shown[3] = total
@@ -203,7 +149,7 @@ def _norm(writer: _Writer, total: ir.Value | None, op_type: str, scales: Sequenc
     return True
 
 
-def _rms_norm(writer: _Writer) -> bool:
+def _rms_norm(writer: Writer) -> bool:
     if writer.asks(1):
         return False
     attributes = writer.node.attributes
@@ -212,7 +158,7 @@ def _rms_norm(writer: _Writer) -> bool:
     return True
 
 
-def _fused_conv(writer: _Writer) -> bool:
+def _fused_conv(writer: Writer) -> bool:
     attributes = writer.node.attributes
     own = {name: a.value for name, a in attributes.items() if not name.startswith("activation")}
     bias = writer.read(2)
@@ -221,7 +167,7 @@ def _fused_conv(writer: _Writer) -> bool:
     return _activated(writer, y, [*attributes.get_floats("activation_params", [])])
 
 
-def _fused_gemm(writer: _Writer) -> bool:
+def _fused_gemm(writer: Writer) -> bool:
     attributes = writer.node.attributes
     own = {name: a.value for name, a in attributes.items() if not name.startswith("activation")}
     bias = writer.read(2)
@@ -230,7 +176,7 @@ def _fused_gemm(writer: _Writer) -> bool:
     return _activated(writer, y, [float(number) for number in given if number is not None])
 
 
-def _activated(writer: _Writer, y: ir.Value, parameters: Sequence[float]) -> bool:
+def _activated(writer: Writer, y: ir.Value, parameters: Sequence[float]) -> bool:
     name = writer.node.attributes.get_string("activation", "") or ""
     if name == "Clip" and len(parameters) == 2:
         writer.add("Clip", y, *map(writer.number, parameters))
