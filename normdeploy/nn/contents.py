@@ -38,3 +38,20 @@ class Contents:
                 tensor.data = copy.clone()
             elif not torch.equal(tensor.detach(), copy):
                 tensor.data.copy_(copy)
+
+
+class Assigned:
+    """What parameters hold, given back where a run assigned others to their ``data``; their numbers are not copied.
+
+    Args:
+        parameters: the model's.
+    """
+
+    def __init__(self, parameters: Iterable[Tensor]) -> None:
+        self._held = [(tensor, tensor.data) for tensor in parameters if tensor.layout is torch.strided]
+
+    def restore(self) -> None:
+        """Let every parameter hold what it held."""
+        for tensor, held in self._held:
+            if tensor.dtype != held.dtype or tensor.shape != held.shape or tensor.data_ptr() != held.data_ptr():
+                tensor.data = held

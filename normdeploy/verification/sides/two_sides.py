@@ -15,7 +15,7 @@ from normdeploy.exporting.module.forward import flatten_outputs
 from normdeploy.exporting.module.ieee import ieee_float32
 from normdeploy.exporting.module.mode import evaluation_mode
 from normdeploy.graph import Evaluator
-from normdeploy.nn.contents import Contents, state_of
+from normdeploy.nn.contents import Assigned, Contents, state_of
 from normdeploy.nn.object_walk import Snapshot
 from normdeploy.nn.promoted import LOW_FLOATS
 from normdeploy.verification.sides.double import Seen, float64_mode
@@ -71,7 +71,7 @@ class EagerReference:
         self.written: set[str] = set()
         self.output_names: Sequence[str] = ()
         self._native = next((p.dtype for p in model.parameters() if p.dtype in LOW_FLOATS), torch.float32)
-        self._before: tuple[Snapshot, Contents] | None = None
+        self._before: tuple[Snapshot, Contents, Assigned] | None = None
 
     @contextmanager
     def ready(self) -> Iterator[None]:
@@ -84,7 +84,11 @@ class EagerReference:
             return
         with ieee_float32(), uncompiled(), evaluation_mode(self.model) as mode:
             reached = mode.reached
-            self._before = Snapshot(self.model, reached=reached), Contents(state_of(self.model, reached))
+            self._before = (
+                Snapshot(self.model, reached=reached),
+                Contents(state_of(self.model, reached)),
+                Assigned(self.model.parameters()),
+            )
             try:
                 yield
             finally:
