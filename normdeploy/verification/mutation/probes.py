@@ -198,10 +198,11 @@ def judged_cut(context: Context, made: Cut, case: Case) -> tuple[list[str], floa
         found, ratio = judge_outputs(context, case, outputs, setting, name_precision=False, part=flips)
         problems, worst = problems + found, max(worst, ratio)
         unmoved = replace(setting, level="disable")
-        if flips.found and setting == unmoved and not rounding_themselves(made.file.model):
-            problems.append(
-                f"{case.family.name}: steps of a quantized grid are off where no optimizer runs ({setting})"
-            )
+        if flips.found and setting == unmoved:
+            if not rounding_themselves(made.file.model):
+                problems.append(
+                    f"{case.family.name}: steps of a quantized grid are off where no optimizer runs ({setting})"
+                )
         elif flips.found and unmoved not in waiting:
             waiting.append(unmoved)
         flips.found.clear()
