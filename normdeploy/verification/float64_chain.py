@@ -39,18 +39,22 @@ class Chain:
 
     Args:
         traced: outputs of the reference's graph.
-        moved: yields the spread by the rounding of stored constants alone, per output: with each run what it is at
-            least, whatever the runs that are left show, and with the last what it is.
+        moved: yields the spread by the rounding of stored constants alone, per output: with each of the first runs what
+            it is at least, whatever those that are left show, and then what it is by all that were made.
+        enough: how many runs the first are.
         resolution: measured relative difference of the traced graph from the module, per output.
     """
 
     traced: list[Array]
     moved: Iterator[list[Floats]]
+    enough: int = 3
     resolution: list[float] = field(default_factory=list)
     _least: list[Floats] = field(default_factory=list)
+    _asked: int = 0
 
     def measure(self) -> bool:
         """Make one more run; False where all were made."""
+        self._asked += 1
         found = next(self.moved, None)
         self._least = self._least if found is None else found
         return found is not None
@@ -64,8 +68,8 @@ class Chain:
 
     @property
     def spread(self) -> list[Floats]:
-        """The spread by the rounding of stored constants, by all runs."""
-        while self.measure():
+        """The spread by the rounding of stored constants, by enough runs."""
+        while self._asked <= self.enough and self.measure():  # before the first, nothing moved
             pass
         return self.least
 

@@ -21,8 +21,12 @@ from normdeploy.verification.sides.exact_agreement import is_float
 from normdeploy.verification.sides.flat_values import UNIT_ROUNDOFF, Feeds, run_evaluator
 from normdeploy.verification.sides.two_sides import EagerReference
 
-_RUNS, _RUNS_HEAVY = 3, 2
-"""Runs with moved constants, more than one since movements of several constants may cancel in an output."""
+_RUNS, _RUNS_HEAVY, _MOST = 3, 2, 8
+"""Runs with moved constants, more than one since movements of several constants may cancel in an output.
+
+Of two or three all may be small by chance, where one error goes through all outputs (a scale of each layer): more are
+made, to the most, before noise is measured, which takes dozens.
+"""
 
 
 class MovedConstants:
@@ -31,6 +35,11 @@ class MovedConstants:
     def __init__(self, context: Context) -> None:
         self._context = context
         self._graphs: list[Evaluator] = []
+
+    @property
+    def enough(self) -> int:
+        """How many runs are enough, if they explain a difference."""
+        return _RUNS_HEAVY if self._context.heavy else _RUNS
 
     @cached_property
     def _names(self) -> list[str]:
@@ -46,20 +55,21 @@ class MovedConstants:
     def spreads(self, feeds: Feeds, traced: Sequence[Array]) -> Iterator[list[Floats]]:
         """Yield the pointwise RMS deviation from the outputs of the unmoved graph: 0, and what it is at least.
 
-        It grows with each run: those that are left count as if nothing moved in them.
+        It grows with each of the first runs: those that are left count as if nothing moved in them. Then it is that of
+        all made so far.
         """
         squares = [np.zeros(y.shape) for y in traced]
         yield [np.sqrt(s) for s in squares]
-        reference, runs = self._context.reference, _RUNS_HEAVY if self._context.heavy else _RUNS
+        reference = self._context.reference
         if reference.graph is None or not isinstance(reference, EagerReference):
             return  # an ONNX reference is its own graph: nothing was stored anew
-        for seed in range(runs):
+        for seed in range(_MOST):
             self._context.effort.spend(1, feeds)
             for i, n in enumerate(run_evaluator(self._graph(seed), feeds).values()):
                 if is_float(n) and n.shape == squares[i].shape:
                     with np.errstate(invalid="ignore"):
                         squares[i] += np.nan_to_num(np.square(n - traced[i]), nan=0.0, posinf=0.0, neginf=0.0)
-            yield [np.sqrt(s / runs) for s in squares]
+            yield [np.sqrt(s / max(self.enough, seed + 1)) for s in squares]
 
 
 def _stored_constants(context: Context) -> list[str]:

@@ -29,7 +29,7 @@ def hold_trace(context: Context, case: Case, constants: MovedConstants) -> float
         GraphError: the traced graph cannot be evaluated there.
     """
     traced = context.traced(case)
-    case.chain = Chain(traced, constants.spreads(case.family.feeds, traced))
+    case.chain = Chain(traced, constants.spreads(case.family.feeds, traced), constants.enough)
     pairs = enumerate(zip(traced, case.truth, strict=True))
     worst = max((_ratio(case, i, y) for i, (y, truth) in pairs if is_float(y) and y.shape == truth.shape), default=0.0)
     case.chain.resolution += [_relative(a, b) for a, b in zip(case.truth, traced, strict=True)]

@@ -110,10 +110,10 @@ def computed_as(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Return a function that makes the runtime compute a changed file in place of each that it is given."""
 
     def install(change: Change, *, opened: bool = True) -> None:
-        def open_changed(model: Any, setting: Setting) -> Any:
+        def open_changed(model: Any, setting: Setting, **options: Any) -> Any:
             proto = onnx.load_from_string(model) if isinstance(model, bytes) else onnx.load(str(model))
             change(proto)
-            return sessions.open_session(proto.SerializeToString(), setting)
+            return sessions.open_session(proto.SerializeToString(), setting, **options)
 
         monkeypatch.setattr(subject, "open_session", open_changed)
         if opened:
