@@ -52,8 +52,8 @@ from normdeploy.exporting.torch_exporter.trace_errors import (
     too_deep,
 )
 from normdeploy.graph.integer_weights import quantize_constants
-from normdeploy.nn.contents import Assigned, Contents, state_of
-from normdeploy.nn.object_walk import Snapshot, is_foreign
+from normdeploy.nn.contents import Before
+from normdeploy.nn.object_walk import is_foreign
 
 _OLDEST_OPSET = 18
 
@@ -209,15 +209,12 @@ def trace(
             notes.append(f"constants in the graph, not inputs: {', '.join(arguments.constants)}")
         parameters = list(inspect.signature(model.forward).parameters)
         tensors = arguments.tensors
-        held, snapshot, contents = module_tensors(model), Snapshot(model), Contents(state_of(model))
-        assigned_data = Assigned(model.parameters())
+        held, before = module_tensors(model), Before(model, mode.reached)
         with statistics_unchanged(model), updates_seen(model) as seen, quantizers_seen() as quantizers:
             outputs = _run_once(model, arguments, tensors)
         notes += _fast_path_differs(model, arguments, outputs) if mode.fast_paths else []
         kept = [plain for plain in held if plain.unchanged()]
-        snapshot.restore()  # what that run assigned is no constant of the graph, nor what it wrote
-        contents.restore()
-        assigned_data.restore()
+        before.restore()  # what that run assigned is no constant of the graph, nor what it wrote
         if outputs.dropped:
             notes.append(f"returned by forward but not by the graph (not tensors): {', '.join(outputs.dropped)}")
         if isinstance(dynamic_shapes, torch.export.ShapesCollection):

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import torch
 from torch import Tensor, nn
 
-from normdeploy.nn.object_walk import Reached, unregistered_tensors
+from normdeploy.nn.object_walk import Reached, Snapshot, unregistered_tensors
 
 
 def state_of(model: nn.Module, reached: Iterable[Reached] | None = None) -> Iterator[Tensor]:
@@ -55,3 +55,23 @@ class Assigned:
         for tensor, held in self._held:
             if tensor.dtype != held.dtype or tensor.shape != held.shape or tensor.data_ptr() != held.data_ptr():
                 tensor.data = held
+
+
+class Before:
+    """What a model holds before a run: its attributes, the numbers of its state, and the tensors of its parameters.
+
+    Args:
+        model: the model. reached: what is reached from it (`object_walk.walk`), which is walked through once for all.
+    """
+
+    def __init__(self, model: nn.Module, reached: Sequence[Reached]) -> None:
+        self._held = (
+            Snapshot(model, reached=reached),
+            Contents(state_of(model, reached)),
+            Assigned(model.parameters()),
+        )
+
+    def restore(self) -> None:
+        """Give the model all of it back."""
+        for held in self._held:
+            held.restore()

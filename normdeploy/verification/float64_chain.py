@@ -47,7 +47,7 @@ class Chain:
 
     traced: list[Array]
     moved: Iterator[list[Floats]]
-    enough: int = 3
+    enough: int
     resolution: list[float] = field(default_factory=list)
     _least: list[Floats] = field(default_factory=list)
     _asked: int = 0

@@ -41,7 +41,7 @@ def export_program(model: nn.Module, tensors: list[torch.Tensor], specs: list[Sp
     while True:
         with int_keeps_sizes(places), numbers_made_of_sizes() as found:
             try:
-                program = _called(_by_its_forward(model), tensors, specs, opset)
+                program = _called(model, tensors, specs, opset)
                 if any(specs):
                     require_free_sizes(program.exported_program)
             except Exception as error:  # whatever it is: the caller asks for its cause
@@ -64,7 +64,7 @@ def _called(model: nn.Module, tensors: list[torch.Tensor], specs: list[Spec], op
     ):
         _forget_how_recurrent_layers_ran()
         program = torch.onnx.export(
-            model,
+            _by_its_forward(model),
             tuple(tensors),
             dynamo=True,
             optimize=False,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 
 from normdeploy.ort.machine import usable_cores
@@ -63,13 +63,9 @@ class Stopwatch:
     @contextmanager
     def _running(self) -> Iterator[None]:
         began, before = time.perf_counter(), processor_seconds_of_others()
-        if not self.wanted:
-            self.granted = False
+        with precedence() if self.wanted else nullcontext(False) as granted:
+            self.granted = granted and self.granted is not False
             yield
-        else:
-            with precedence() as granted:
-                self.granted = granted and self.granted is not False
-                yield
         self.seconds += time.perf_counter() - began
         after = processor_seconds_of_others()
         if self.others is not None:

@@ -26,6 +26,7 @@ from normdeploy.graph.operators.narrow_types import ENDS, NARROW_FLOATS, integer
 from normdeploy.graph.operators.qonnx import QONNX
 from normdeploy.graph.operators.quantize_linear import spread_along
 from normdeploy.graph.traits import MICROSOFT, is_quantizer, is_standard, kind_of
+from normdeploy.graph.walk import nodes_of
 
 SHARE = 0.01
 """Share of a quantizer's values that a runtime may put on the other side of a tie."""
@@ -57,7 +58,7 @@ RESULT_ZERO = {
 
 def rounding_themselves(model: ir.Model) -> str:
     """Return the kinds of a graph's operators that quantize their own results, in words; "" where there are none."""
-    return ", ".join(sorted({node.op_type for node in model.graph.all_nodes() if kind_of(node) in RESULT_ZERO}))
+    return ", ".join(sorted({node.op_type for node in nodes_of(model) if kind_of(node) in RESULT_ZERO}))
 
 
 def _quantizes_its_result(node: ir.Node) -> bool:

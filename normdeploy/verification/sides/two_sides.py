@@ -15,8 +15,7 @@ from normdeploy.exporting.module.forward import flatten_outputs
 from normdeploy.exporting.module.ieee import ieee_float32
 from normdeploy.exporting.module.mode import evaluation_mode
 from normdeploy.graph import Evaluator
-from normdeploy.nn.contents import Assigned, Contents, state_of
-from normdeploy.nn.object_walk import Snapshot
+from normdeploy.nn.contents import Before
 from normdeploy.nn.promoted import LOW_FLOATS
 from normdeploy.verification.sides.double import Seen, float64_mode
 from normdeploy.verification.sides.flat_values import Feeds, Signature, run_evaluator, to_numpy
@@ -71,7 +70,7 @@ class EagerReference:
         self.written: set[str] = set()
         self.output_names: Sequence[str] = ()
         self._native = next((p.dtype for p in model.parameters() if p.dtype in LOW_FLOATS), torch.float32)
-        self._before: tuple[Snapshot, Contents, Assigned] | None = None
+        self._before: Before | None = None
 
     @contextmanager
     def ready(self) -> Iterator[None]:
@@ -83,12 +82,7 @@ class EagerReference:
             yield
             return
         with ieee_float32(), uncompiled(), evaluation_mode(self.model) as mode:
-            reached = mode.reached
-            self._before = (
-                Snapshot(self.model, reached=reached),
-                Contents(state_of(self.model, reached)),
-                Assigned(self.model.parameters()),
-            )
+            self._before = Before(self.model, mode.reached)
             try:
                 yield
             finally:
@@ -108,8 +102,7 @@ class EagerReference:
                     self.output_names = outputs.names
                     return [to_numpy(t) for t in outputs.tensors]
             finally:
-                for held in self._before:  # each run finds the state that the file holds
-                    held.restore()
+                self._before.restore()  # each run finds the state that the file holds
 
     def native(self, feeds: Feeds) -> list[Any]:
         """Return the module's outputs in its own precision.
