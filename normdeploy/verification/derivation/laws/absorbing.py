@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import onnx_ir as ir
 
@@ -31,8 +33,8 @@ def confirm_affine(relation: Relation, value: ir.Value, target: Target) -> Findi
             shape = np.broadcast_shapes(have.shape, want.shape, off.shape, np.shape(size))
             wrong = compare(np.broadcast_to(have, shape), None, want, slack=off, size=size)
             if wrong is not None:
-                close = bool((np.abs(have - want) <= 16 * off).all())
-                reason = Wrong(f"{name} of {kind(step.nodes[0])}: {wrong.text}", close)
+                close = bool((np.abs(have - want) <= 16 * off).all()) and not wrong.among_copies
+                reason = replace(wrong.of(f"{name} of {kind(step.nodes[0])}"), rounding=close)
                 break
         else:
             lost = lost_guard(step.shift * target.scale, claim.shift - target.shift, claim.guard)

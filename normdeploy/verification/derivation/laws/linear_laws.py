@@ -7,7 +7,7 @@ so that equal numbers are equal functions; where borders are padded with zeros, 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -157,7 +157,8 @@ def _equal(relation: Relation, have: Linear, want: Linear, value: ir.Value, targ
     slack = slack if have.weights.off is None else slack + have.weights.off
     by = None if (factor == 1).all() else factor.reshape(*factor.shape, *rest)
     stored = have.weights
-    wrong = compare(have.weight, stored.dtype, want.weight, by, slack=slack, place=stored.stored_at)
+    products = want.weights.dtype is not None
+    wrong = compare(have.weight, stored.dtype, want.weight, by, slack=slack, products=products, place=stored.stored_at)
     parts = (have.node, *have.behind.nodes)
     if wrong is not None:
         return wrong.of(f"weights of {kind(have.node)}", parts=parts)
@@ -174,8 +175,8 @@ def _equal(relation: Relation, have: Linear, want: Linear, value: ir.Value, targ
     wrong = compare(found, None, expected, slack=slack, size=size)
     if wrong is not None:
         unit = radius(np.maximum(np.abs(expected), size), have.weights.dtype)
-        close = bool((np.abs(found - expected) <= slack + 16 * unit).all())
-        return Wrong(f"bias of {kind(have.node)}: {wrong.text}", close, parts=parts)
+        close = bool((np.abs(found - expected) <= slack + 16 * unit).all()) and not wrong.among_copies
+        return replace(wrong.of(f"bias of {kind(have.node)}", parts=parts), rounding=close)
     terms = placed(size * np.abs(s_y), want.axis, rank)
     known = Claim(value, target.scale, target.shift, claim.assumed or any(item is True for item in same), terms=terms)
     return Proof("linear: W' = W s_x / s_y", ((target.value, known),), parts)
