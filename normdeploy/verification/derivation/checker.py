@@ -211,7 +211,6 @@ class _Checker:
                 row.identity = "passes on what it reads"
                 return
         hinted = list(self.hints.of(value))
-        row.hinted = row.hinted or bool(hinted)
         behind = None if hinted or asked else shifted(relation.file, value)
         if behind is not None and any(self.hints.of(behind)):
             self.waiting[value] = node
@@ -243,9 +242,10 @@ class _Checker:
         for hint, target in hinted:
             if proven and self.hints.meant.another(hint, value):  # computed alike, as queries and keys of one norm
                 continue
-            known_already = relation.known(target.value, value, rows=target.rows)
-            sure = self.hints.meant.only(hint, value)
-            if (known_already is None or (known_already.scale == 0).any()) and self._try(row, value, target, sure=sure):
+            known = relation.known(target.value, value, rows=target.rows)
+            if known is not None and known.scale.all():
+                relation.add(target.value, known)  # where regions of the source begin
+            elif self._try(row, value, target, sure=self.hints.meant.only(hint, value)):
                 self.used.add(hint)
                 proven = True
         return proven or bool(relation.by_file.get(value) or relation.in_rows.get(value))
@@ -264,7 +264,7 @@ class _Checker:
 
     def _hides(self, row: Row, proof: Proof) -> bool:
         """Tell whether the rounding of later constants would make up for a number that is wrong by itself."""
-        return any(node is not row.node and self.rows[node].wrong for node in proof.nodes if node in self.rows)
+        return any(node is not row.node and self.rows[node].is_wrong for node in proof.nodes if node in self.rows)
 
     def _findings(self, node: ir.Node, value: ir.Value, target: Target) -> Iterator[Finding]:
         """Try one law after the other; operands that contradict each other prove nothing."""
