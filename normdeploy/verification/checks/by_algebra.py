@@ -100,7 +100,7 @@ def _wrong_rows(context: Context, report: Report, hints: Hints) -> list[Row]:
     if context.own:
         return rows if beyond or hints.origin != PLAIN else _not_as_written(context, rows)
     # a scale that one operator takes up and another gives back leaves two numbers that are not as expected
-    return rows if _read_alike(beyond) or (beyond and not _undone(context)) else []
+    return beyond if _read_alike(beyond) or (beyond and not _undone(context)) else []
 
 
 def _read_alike(rows: list[Row]) -> bool:

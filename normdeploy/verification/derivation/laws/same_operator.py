@@ -12,7 +12,7 @@ from normdeploy.graph import FLOATS, compress
 from normdeploy.graph.traits import Trait, has
 from normdeploy.verification.derivation.gauges import Claim
 from normdeploy.verification.derivation.related.relation import Finding, Proof, Relation
-from normdeploy.verification.derivation.related.stored_rounding import Wrong, compare
+from normdeploy.verification.derivation.related.stored_rounding import Wrong, compare, worst
 from normdeploy.verification.derivation.related.unrounded import Unlike
 from normdeploy.verification.derivation.side.attributes import difference
 from normdeploy.verification.derivation.side.beyond import alike_beyond
@@ -65,7 +65,7 @@ def confirm_same(relation: Relation, node: ir.Node, origin: ir.Node) -> Finding:
             return same_results(node, origin, assumed=any(item is True for item in found))
         wrong = [item for item in bad if isinstance(item, Wrong)]
         if len(wrong) == len(bad):
-            reason = wrong[0]
+            reason = worst(wrong) or ""
         elif not isinstance(reason, Wrong):
             reason = next(item for item in bad if not isinstance(item, Wrong))
     return reason

@@ -42,7 +42,7 @@ class Row:
         Returns:
             whether no rounding explains it.
         """
-        known = sure or wrong.rounding or wrong.among_copies
+        known = sure or wrong.rounding or wrong.among_right
         if known and (self.wrong is None or (wrong.rounding and not self.wrong.rounding)):
             self.wrong, self.reason, self.against = wrong, wrong.text, against
             self.guessed = not (sure or wrong.rounding)

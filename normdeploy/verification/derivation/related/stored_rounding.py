@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -33,7 +33,7 @@ class Wrong:
     Args:
         told: a clause, or what finds it where it is asked for: most guesses are wrong, and nobody asks why.
         rounding: none is further off than another order of rounding explains.
-        among_copies: most numbers around it are to the bit what they should be, so that this one is wrong.
+        among_right: most numbers around it are right, or the weights beside it: so this one is wrong.
         node: the operator of a body that holds it. parts: the operators that are looked at as one, with those behind.
     """
 
@@ -41,7 +41,7 @@ class Wrong:
     rounding: bool = False
     node: ir.Node | None = None
     parts: tuple[ir.Node, ...] = ()
-    among_copies: bool = False
+    among_right: bool = False
 
     @property
     def text(self) -> str:
@@ -53,6 +53,11 @@ class Wrong:
         return replace(self, told=lambda: f"{what}: {self.text}", parts=parts)
 
 
+def worst(found: Iterable[Wrong | None]) -> Wrong | None:
+    """Return one of several that are wrong, one which no rounding explains if there is one; None if none is."""
+    return min((wrong for wrong in found if wrong is not None), key=lambda wrong: wrong.rounding, default=None)
+
+
 def compare(
     have: Array,
     dtype: ir.DataType | None,
@@ -62,6 +67,7 @@ def compare(
     slack: Floats | float = 0.0,
     size: Floats | float = 0.0,
     products: bool = False,
+    other: Floats | None = None,
     place: Callable[[tuple[int, ...]], tuple[int, ...]] = tuple,
 ) -> Wrong | None:
     """Hold stored numbers against ``want * factor``.
@@ -72,6 +78,7 @@ def compare(
         slack: how far off each may be beyond half a unit.
         size: of the terms that were summed, where they are larger than the result.
         products: each is a product of stored numbers, in which nothing cancels.
+        other: how far off each may be by another order of rounding, where that is not told by its type.
         place: where the file holds a number, by its index here.
     """
     if have.dtype.kind not in "fV" and str(have.dtype) != "bfloat16":
@@ -87,7 +94,8 @@ def compare(
         slacks, sizes = np.broadcast_to(slack, have.shape), np.broadcast_to(size, have.shape)
     except ValueError:
         return Wrong(f"has shape {list(have.shape)}; expected {list(np.shape(want))}")
-    numbers = _Numbers(have, dtype, whole, factors, slacks, sizes, products)
+    others = None if other is None else np.broadcast_to(other, have.shape)
+    numbers = _Numbers(have, dtype, whole, factors, slacks, sizes, products, others)
     if numbers.are_others():
         return Wrong(lambda: numbers.differ(place).text)
     found = numbers.differ(place)
@@ -105,6 +113,7 @@ class _Numbers:
     slacks: Floats
     sizes: Floats
     products: bool
+    others: Floats | None
 
     def are_others(self) -> bool:
         """Tell by a few rows whether numbers differ by more than any rounding explains; False says nothing."""
@@ -136,7 +145,7 @@ class _Numbers:
     def differ(self, place: Callable[[tuple[int, ...]], tuple[int, ...]]) -> Wrong:
         """Return how they differ, in no text if they do not, and whether another order of rounding explains it."""
         have = self.have
-        worst, furthest, count, rounding = "", 0.0, 0, True
+        worst, furthest, count, beyond = "", 0.0, 0, 0
         index: tuple[int, ...] = ()
         for cut in self._cuts():
             expected = self._expected(cut)
@@ -153,12 +162,12 @@ class _Numbers:
                 at = tuple(int(i) for i in np.unravel_index(int(np.argmax(far)), far.shape))
                 index = (at[0] + cut.start, *at[1:])
                 worst = f"is {float(have[index]):.9g} at {{}}; expected {expected[at]:.12g}"
-            rounding &= bool((off[~good] <= (allowed + self._of_the_largest(self._most))[~good]).all())
+            beyond += int((~(off <= allowed + self._of_the_largest(self._most)) & ~good).sum())
         if not count:
             return Wrong("", rounding=True)
         copies = self._are_copies()
         text = f"{worst.format(list(place(index)))} ({count} of {have.size} numbers differ)"
-        return Wrong(text, rounding and not copies, among_copies=copies)
+        return Wrong(text, not (beyond or copies), among_right=copies or 0 < 2 * beyond < have.size)
 
     def _are_plainly(self, at: slice, expected: Floats) -> bool:
         """Tell whether some rows are what is expected, or the float32 nearest to it: the plain case, told fast."""
@@ -197,7 +206,8 @@ class _Numbers:
             off = np.abs(stored - expected)
             half = radius(stored, self.dtype) * (1 + 1e-6)
             good = (off <= half + slack) | (stored == expected) | (np.isnan(stored) & np.isnan(expected))
-        return off, good, radius(expected, self.dtype) * _OTHER_ROUNDING + slack
+        by_type = radius(expected, self.dtype) * _OTHER_ROUNDING + slack
+        return off, good, by_type if self.others is None else self.others[at]
 
     def _of_the_largest(self, most: Sequence[float]) -> float:
         return 0.0 if self.products else float(_OF_THE_LARGEST * radius(np.array(most), self.dtype).max())
