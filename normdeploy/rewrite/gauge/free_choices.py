@@ -165,7 +165,7 @@ def _won(votes: _Candidates | None, chosen: Floats, signs: Flags8 | None = None)
         required = signs[free]
         fit = (required == 0) | (np.sign(candidates) == required)
         if not fit.all():
-            free, candidates, weights, places = (part[fit] for part in votes)
+            free, candidates, weights, places = free[fit], candidates[fit], weights[fit], places[fit]
     if not len(free):
         return chosen
     count, at = np.bincount(free, minlength=len(chosen)), np.arange(len(free))
