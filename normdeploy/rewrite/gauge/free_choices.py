@@ -183,7 +183,7 @@ def _won(votes: _Candidates | None, chosen: Floats, signs: Flags8 | None = None)
     order = several[np.argsort(candidates[several])]
     number = (np.cumsum(count > 2) - 1)[free[order]]  # small integers are sorted by their digits
     order = order[np.argsort(number.astype(np.uint16) if number.max() < 1 << 16 else number, kind="stable")]
-    free, candidates, weights, places = (part[order] for part in (free, candidates, weights, places))
+    free, candidates, weights, places = free[order], candidates[order], weights[order], places[order]
     other = np.concatenate([[True], np.diff(free) != 0])
     near = np.abs(np.diff(candidates)) <= 1e-9 * np.maximum(np.abs(candidates[1:]), np.abs(candidates[:-1]))
     starts = np.flatnonzero(other | np.concatenate([[True], ~near]))
