@@ -61,8 +61,7 @@ class Conflict:
         wrong: the contradictory rows that were found.
         found: the constant that is left of the first where the neutral one was expected.
         because: where it is the sign that contradicts, who required those that it contradicts.
-        loose: unknowns that are left where it is no contradiction: none of them is there without a power, or the root
-            of a negative number would be asked for.
+        loose: unknowns that are left where it is no contradiction, but all to powers: a root need not be real.
     """
 
     system: System
