@@ -17,8 +17,8 @@ from normdeploy.verification.derivation.side.result_sizes import said_of
 MOVES = frozenset({
     "Transpose", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Slice", "Gather", "GatherElements",
     "GatherND", "Split", "SplitToSequence", "SequenceAt", "SequenceConstruct", "SequenceEmpty", "SequenceInsert",
-    "SequenceErase", "ConcatFromSequence", "Concat", "Expand", "Tile", "DepthToSpace", "SpaceToDepth", "ReverseSequence",
-    "Compress",
+    "SequenceErase", "ConcatFromSequence", "Concat", "Expand", "Tile", "DepthToSpace", "SpaceToDepth",
+    "ReverseSequence", "Compress",
 })  # fmt: skip
 """Operators each of whose results is one of the elements that they read, whatever these are."""
 
