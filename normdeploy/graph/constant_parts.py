@@ -115,15 +115,43 @@ class Parts:
     def step(self, piece: Floats, step: Step, start: int, stop: int) -> Floats:
         """Apply one step to a piece, in place."""
         ufunc, operand = step
-        cut = operand if operand.shape[self.axis] == 1 else operand[self.place(start, stop)]
-        return np.asarray(ufunc(piece, cut, out=piece))
+        return np.asarray(ufunc(piece, self._cut(operand, start, stop), out=piece))
 
     def _then(self, ufunc: np.ufunc, operand: Floats) -> Parts:
-        def load() -> Reader:
-            read = self.open()
-            return lambda start, stop: self.step(read(start, stop), (ufunc, operand), start, stop)
+        steps = (*self.steps, (ufunc, operand))
 
-        return Parts(self.axis, load, self.origin, (*self.steps, (ufunc, operand)), self)
+        def load() -> Reader:
+            read = self._first().open()
+
+            def stepped(start: int, stop: int) -> Floats:
+                piece = read(start, stop)
+                for at, cut in _joined([(at, self._cut(array, start, stop)) for at, array in steps], piece.size):
+                    piece = np.asarray(at(piece, cut, out=piece))
+                return piece
+
+            return stepped
+
+        return Parts(self.axis, load, self.origin, steps, self)
+
+    def _first(self) -> Parts:
+        """Return the parts to which nothing was done yet."""
+        return self if self.base is None else self.base._first()
+
+    def _cut(self, operand: Floats, start: int, stop: int) -> Floats:
+        return operand if operand.shape[self.axis] == 1 else operand[self.place(start, stop)]
+
+
+def _joined(steps: Sequence[Step], size: int) -> list[Step]:
+    """Return steps of a piece of some size, factors in a row as one where their product has fewer numbers than it."""
+    found: list[Step] = []
+    for ufunc, operand in steps:
+        if found and ufunc is found[-1][0] is np.multiply:
+            wide = np.broadcast_shapes(found[-1][1].shape, operand.shape)
+            if math.prod(wide) < size:
+                found[-1] = ufunc, found[-1][1] * operand
+                continue
+        found.append((ufunc, operand))
+    return found
 
 
 def read_together(

@@ -125,12 +125,14 @@ class Derivation:
         return f'{head}"hints":[\n{parts[0]}],\n"constants":[\n{parts[1]}]}}\n'
 
 
+_WRITER = json.JSONEncoder(separators=(",", ":"))  # one for all rows
+
 _FRAME = 100
 """Characters around the rows, at most."""
 
 
 def _dumped(row: Mapping[str, Any]) -> str:
-    return json.dumps(row, separators=(",", ":"))
+    return _WRITER.encode(row)
 
 
 def _packed(hint: Hint) -> dict[str, Any]:

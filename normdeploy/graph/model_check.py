@@ -8,6 +8,8 @@ names of their own, groups cut their weights, constants say one value, and the o
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping
 from math import prod
 
 import numpy as np
@@ -30,12 +32,13 @@ _MOST_AXES = 64  # NumPy's
 _TWO_EACH = (TensorProto.COMPLEX64, TensorProto.COMPLEX128)
 
 
-def check_model(proto: onnx.ModelProto, name: str) -> None:
+def check_model(proto: onnx.ModelProto, name: str, *, lengths: Mapping[str, int] | None = None) -> None:
     """Check that a model is whole and valid; where its external data lies is not asked.
 
     Args:
         proto: the model.
         name: for the messages.
+        lengths: bytes of raw data of the main graph's initializers, where they are known: protobuf copies to count.
 
     Raises:
         GraphError: it is not; the message says where.
@@ -48,9 +51,11 @@ def check_model(proto: onnx.ModelProto, name: str) -> None:
     _check_text(proto, name)
     _check_opsets(proto, name)
     _check_inputs(proto, name)
-    for tensor in tensors(proto):
+    stored = list(tensors(proto))
+    times = Counter(tensor.name for tensor in stored)  # a name that another tensor has, too, tells no length
+    for tensor in stored:
         if not uses_external_data(tensor):
-            _check_data(tensor, name)
+            _check_data(tensor, name, lengths.get(tensor.name) if lengths and times[tensor.name] == 1 else None)
     check_calls(proto, name)
     _check_groups(proto, name)
     _check_constants(proto, name)
@@ -125,13 +130,14 @@ def _check_inputs(proto: onnx.ModelProto, name: str) -> None:
             )
 
 
-def _check_data(tensor: TensorProto, name: str) -> None:
-    """Check that a tensor's data is as long as its type and shape say."""
+def _check_data(tensor: TensorProto, name: str, length: int | None) -> None:
+    """Check that a tensor's data is as long as its type and shape say; the length of its raw data may be known."""
     what, shape = f"{name}: tensor {tensor.name!r}", list(tensor.dims)
     count = element_count(tensor)
     kept = [field for field in _VALUES if len(getattr(tensor, field))]
     if tensor.HasField("raw_data"):
-        found, needed, unit = len(tensor.raw_data), stored_bytes(tensor), "bytes"
+        held = len(tensor.raw_data) if length is None else length
+        found, needed, unit = held, stored_bytes(tensor), "bytes"
     else:
         bits = element_bits(tensor.data_type)
         found = sum(len(getattr(tensor, field)) for field in kept)

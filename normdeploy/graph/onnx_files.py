@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from normdeploy.files import storage, written_together
 from normdeploy.graph.model_check import check_model, check_proto, dense
 from normdeploy.onnxfile.data_places import point_to, pointed, put_inside
 from normdeploy.onnxfile.model import ModelFile, read_model
+from normdeploy.onnxfile.named_bytes import Content
 from normdeploy.onnxfile.raw_data import raw_places
 from normdeploy.onnxfile.stored import forget_unknown_sizes, graphs, spell_domains
 from normdeploy.ort.specs import TensorSpec
@@ -49,14 +50,18 @@ def load_graph(
     proto, name = file.proto, os.fspath(called or path)
     spell_domains(proto, name)  # onnx's checker does not find operators by the long spelling inside bodies
     forget_unknown_sizes(proto)
-    check_model(proto, name)
+    places = dict[str, tuple[int, int]]()
+    if read is not None:
+        with suppress(ValueError, IndexError):  # names that are refused below, fields that protobuf skips
+            places = raw_places(read.content)
+    check_model(proto, name, lengths={stored: length for stored, (_, length) in places.items()})
     for tensor, place in file.external:
         point_to(tensor, place, str(place.file))  # checked: no folder to be joined with, and no check to come
     _without_sparse(proto, name)
     try:
         model = ir.serde.deserialize_model(proto)
         if read is not None:
-            _view_weights(model, read.content)
+            _view_weights(model, read.content, places)
         for stored, replace in stored_tensors(model):
             if isinstance(stored, ir.TensorProtoTensor) and stored.dtype != ir.DataType.STRING:
                 replace(_taken_out(stored))
@@ -78,9 +83,8 @@ def _mapped(tensor: ir.ExternalTensor) -> ir.TensorProtocol:
         )
 
 
-def _view_weights(model: ir.Model, content: bytes) -> None:
-    """Take the initializers of the main graph from a model's bytes, without a copy."""
-    places = raw_places(content)
+def _view_weights(model: ir.Model, content: Content, places: Mapping[str, tuple[int, int]]) -> None:
+    """Take the initializers of the main graph from their places in a model's bytes, without a copy."""
     for name, value in model.graph.initializers.items():
         tensor, (start, length) = value.const_value, places.get(name, (0, 0))
         if not length or not isinstance(tensor, ir.TensorProtoTensor) or tensor.dtype.bitwidth < 8:

@@ -8,6 +8,8 @@ Rewritten where
 1. the sequence is read by SequenceAt with constant positions only, and is no graph output;
 2. the part sizes are constant: a vector, or one number that divides a static dimension;
 3. the parts keep the axis (``keepdims`` 1, or sizes given).
+
+Sequences that are made of single values: :mod:`.sequence_lists`.
 """
 
 from __future__ import annotations
@@ -18,11 +20,13 @@ from normdeploy.graph import constant64
 from normdeploy.graph.edit import edit_each, free_name, put_constant, take_place
 from normdeploy.graph.operator_inputs import optional
 from normdeploy.graph.traits import is_standard
+from normdeploy.rewrite.sequence_lists import resolve_list
 
 
 def resolve_sequences(model: ir.Model) -> bool:
-    """Replace each SplitToSequence of known sizes and its SequenceAts by one Split; tell whether there was one."""
-    return edit_each(model, _resolve).modified
+    """Replace each sequence of known elements, and each SplitToSequence of known sizes; tell whether there was one."""
+    listed = edit_each(model, resolve_list).modified
+    return edit_each(model, _resolve).modified or listed
 
 
 def _resolve(graph: ir.Graph, node: ir.Node) -> bool:

@@ -1,4 +1,4 @@
-"""Sizes of which a model makes numbers by ``int``: the batch stays dynamic, and the file is right at every one."""
+"""Sizes of which a model makes numbers by ``int`` and the like: the batch stays dynamic, the file is right at each."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torch import nn
 
 import normdeploy as nd
 from normdeploy.errors import TraceError
-from normdeploy.exporting.torch_exporter.whole_sizes import int_keeps_sizes, numbers_made_of_sizes
+from normdeploy.exporting.torch_exporter.whole_sizes import numbers_made_of_sizes, sizes_kept
 from normdeploy.exporting.trace import trace
 
 HERE = sys.modules[__name__].__dict__
@@ -50,6 +50,48 @@ class Windows(nn.Module):
 class Flattened(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x.reshape(int(x.size(0)), -1) * 2
+
+
+class Counted(nn.Module):
+    """As RT-DETR has it: the batch is the length of a tensor, and an anchor is repeated for each image."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.anchor = nn.Parameter(torch.randn(1, 4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        count = len(x)
+        rows = [x[:, at] for at in range(x.shape[1])]
+        return torch.cat([row.reshape(count, -1) for row in rows], 1) + self.anchor.repeat(count, len(rows))
+
+
+class Sampled(nn.Module):
+    """As NeRF has it, which samples along each ray."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.linspace(0, 1, 4).expand(len(x), 4).contiguous() * x[:, 0, :1] + x.mean(dim=(1, 2))[:, None]
+
+
+class Averaged(nn.Module):
+    """A mean over the batch by hand; `int` stays a type for torch where it makes no number of a size."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        assert isinstance(2.0, float)
+        assert not isinstance(2, float)
+        whole = torch.zeros(len(x), 1, 1, dtype=int) + float("1")
+        return x - x.sum(0, keepdim=True) / float(x.shape[0]) + whole
+
+
+class Rounded(nn.Module):
+    """Python rounds halves to even numbers."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * round(x.shape[0] / 2) + torch.sym_sqrt(x.shape[0])
+
+
+class Decimals(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * round(x.shape[0] / 3, 2)
 
 
 class Pairs(nn.Module):
@@ -89,6 +131,27 @@ def test_an_int_of_the_batch_itself_keeps_it(tmp_path: Path) -> None:
     for batch in (1, 3, 7):
         x = torch.randn(batch, 2, 4)
         np.testing.assert_array_equal(_run(path, x), 2 * x.reshape(batch, -1).numpy())
+
+
+@pytest.mark.parametrize("kind", [Counted, Sampled, Averaged, Rounded])
+def test_a_number_made_of_the_batch_keeps_it(kind: type[nn.Module], tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    path, model = tmp_path / "net.onnx", kind().eval()
+    result = nd.export(model, torch.randn(3, 2, 4), path)
+    assert result.verdict.status == "pass"
+    assert not [note for note in result.notes if "fixed" in note]
+    for batch in (1, 3, 5, 7):
+        x = torch.randn(batch, 2, 4)
+        with torch.no_grad():
+            np.testing.assert_allclose(_run(path, x), model(x).numpy(), rtol=1e-5, atol=1e-6)
+    assert not {"int", "float", "len"} & set(HERE)
+
+
+def test_a_number_that_onnx_has_no_form_for_fixes_it() -> None:
+    traced = trace(Decimals().eval(), torch.randn(3, 4))
+    assert list(traced.model.graph.inputs[0].shape) == [3, 4]
+    (note,) = (note for note in traced.notes if "fixed at the example's size" in note)
+    assert "round(size, ndigits) has no form in ONNX" in note
 
 
 def test_a_dimension_that_was_asked_for_is_kept_too(tmp_path: Path) -> None:
@@ -141,23 +204,42 @@ def test_the_module_has_its_own_int_again() -> None:
     before = torch.SymInt.__int__
     trace(Windows().eval(), torch.randn(2, 8, 8, 6))
     assert "int" not in HERE
-    with pytest.raises(ZeroDivisionError), int_keeps_sizes([HERE]):
+    with pytest.raises(ZeroDivisionError), sizes_kept([(HERE, "int")]):
         _ = HERE["int"]("1") / 0
     assert "int" not in HERE
     assert torch.SymInt.__int__ is before
 
 
-def test_an_int_of_the_authors_is_left_alone() -> None:
-    place = {"int": float}
-    with int_keeps_sizes([place]):
-        assert place == {"int": float}
-    assert place == {"int": float}
+@pytest.mark.parametrize("name", ["int", "len"])
+def test_what_the_authors_call_so_is_left_alone(name: str) -> None:
+    place = {name: float}
+    with sizes_kept([(place, name)]):
+        assert place[name] is float
+    assert place == {name: float}
+
+
+def test_what_stands_for_len_is_len_for_all_else() -> None:
+    place, name = {"torch": torch}, "len"
+    source = "seen = (len('abc'), len({1: 2}), len(range(4)), len(torch.zeros(5, 2)), len(torch.nn.Sequential()))"
+    with sizes_kept([(place, name)]):
+        exec(source, place)
+        with pytest.raises(TypeError, match="0-d tensor"):
+            exec("len(torch.tensor(1.0))", place)
+    assert place["seen"] == (3, 1, 4, 5, 0)
+
+
+def test_what_stands_for_float_is_float_for_all_else() -> None:
+    place, name = dict[str, object](), "float"
+    source = "seen = (float('7'), float(2), float(), isinstance(1.0, float), isinstance(1, float))"
+    with sizes_kept([(place, name)]):
+        exec(source, place)
+    assert place["seen"] == (7.0, 2.0, 0.0, True, False)
 
 
 def test_what_stands_for_int_is_int_for_all_else() -> None:
-    place: dict[str, object] = {}
+    place, name = dict[str, object](), "int"
     source = "seen = (int('7'), int('ff', 16), int(2.9), int(), isinstance(True, int), isinstance(1.0, int))"
-    with int_keeps_sizes([place]):
+    with sizes_kept([(place, name)]):
         exec(source, place)
     assert place["seen"] == (7, 255, 2, 0, True, False)
 
@@ -172,4 +254,4 @@ def test_only_code_that_makes_numbers_of_sizes_is_found() -> None:
 
     with numbers_made_of_sizes() as found:
         torch.export.export(Model(), (torch.randn(6, 2),), dynamic_shapes=({0: torch.export.Dim.AUTO},), strict=False)
-    assert [place is other.__dict__ for place in found] == [True]
+    assert [(place is other.__dict__, name) for place, name in found] == [(True, "int")]

@@ -245,3 +245,15 @@ def test_a_convolution_of_many_groups_is_one_of_each_group(shape, per_group, set
         for group in range(groups)
     ]
     assert float((found - torch.cat(wanted, dim=1)).abs().max()) <= 1e-13
+
+
+def test_factors_in_a_row_are_one_and_keep_their_place_among_sums():
+    """Two factors of fewer numbers than the weight are multiplied with each other first, and pass no sum."""
+    rng = np.random.default_rng(0)
+    array = rng.standard_normal((40, 30, 3, 3))
+    one, other, added, last = (
+        rng.uniform(0.5, 2, shape) for shape in ((40, 1, 1, 1), (1, 30, 1, 1), (40, 1, 1, 1), (1, 1, 3, 1))
+    )
+    parts = parts64(ir.tensor(array)).scaled(one).scaled(other).shifted(added).scaled(last)
+    found = np.concatenate([piece.copy() for _, _, piece in parts.pieces(array.shape)])
+    np.testing.assert_allclose(found, (array * one * other + added) * last, rtol=1e-14, atol=1e-14)

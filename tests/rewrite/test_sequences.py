@@ -1,4 +1,4 @@
-"""Splits that take the way over a sequence become plain Splits."""
+"""Splits that take the way over a sequence become plain Splits, and lists of values these values."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
+from onnx import parser
 
+import normdeploy as nd
 from normdeploy.graph import Evaluator
 from normdeploy.rewrite.weights import EvaluateConstants, FollowSizes
 
@@ -93,3 +95,73 @@ def test_sizes_of_parts_tell_those_of_what_is_made_of_them():
     shapes = {node.op_type: [[str(dim) for dim in part.shape] for part in node.outputs] for node in found.graph}
     assert shapes["Split"] == [["n", "2"], ["n", "4"], ["n", "1"]]
     assert shapes["Concat"] == [["n", "5"]]
+
+
+LISTED = {  # what reads a list of x, -x and 2 x, what is left of it, and what it is
+    "at": ("c = SequenceAt (s, one)", ["Neg"], -X),
+    "from behind": ("c = SequenceAt (s, last)", ["Add"], 2 * X),
+    "joined": ("c = ConcatFromSequence <axis = -1> (s)", ["Neg", "Add", "Concat"], np.hstack([X, -X, 2 * X])),
+    "stacked": (
+        "c = ConcatFromSequence <axis = 1, new_axis = 1> (s)",
+        ["Neg", "Add", "Unsqueeze", "Unsqueeze", "Unsqueeze", "Concat"],
+        np.stack([X, -X, 2 * X], 1),
+    ),
+    "counted": ("k = SequenceLength (s)\n f = Cast <to = 1> (k)\n c = Mul (x, f)", ["Cast", "Mul"], 3 * X),
+}
+MADE = {
+    "at once": "s = SequenceConstruct (x, a, b)",
+    "one by one": "e = SequenceEmpty ()\n r = SequenceInsert (e, x)\n q = SequenceInsert (r, b)\n"
+    "s = SequenceInsert (q, a, last)",
+    "with one too many": "r = SequenceConstruct (x, b, a, b)\n q = SequenceErase (r, one)\n s = Identity (q)",
+    "without the last": "r = SequenceConstruct (x, a, b, x)\n s = SequenceErase (r)",
+}
+
+
+@pytest.mark.parametrize("made", MADE)
+@pytest.mark.parametrize("read", LISTED)
+def test_a_list_of_values_is_these_values(made, read):
+    reading, left, expected = LISTED[read]
+    found = model(f"a = Neg (x)\n b = Add (x, x)\n {MADE[made]}\n {reading}\n y = Sin (c)", "float[a,b] y")
+    assert resolved(found)
+    assert [op for op in operators(found) if op not in ("Constant", "Identity")] == [*left, "Sin"]
+    onnx.checker.check_model(ir.to_proto(found))
+    got = Evaluator(found).run({"x": X, "p": P})["y"].numpy()
+    np.testing.assert_allclose(got, np.sin(expected), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("body", "outputs"),
+    [
+        ("s = SequenceConstruct (x, x)\n y = SequenceAt (s, p)", "float[n,a] y"),
+        ("e = SequenceConstruct (x, x)\n s = SequenceInsert (e, x, p)\n y = SequenceAt (s, one)", "float[n,a] y"),
+        ("s = SequenceConstruct (x)\n y = SequenceAt (s, one)", "float[n,a] y"),
+        ("s = SequenceConstruct (x)\n t = SequenceInsert (s, x, two)\n y = SequenceAt (t, one)", "float[n,a] y"),
+    ],
+    ids=["a computed position", "an insertion at one", "no such element", "no such place"],
+)
+def test_a_list_is_left_where_a_position_is_not_known(body, outputs):
+    found = model(body, outputs)
+    before = operators(found)
+    assert not resolved(found)
+    assert operators(found) == before
+
+
+def test_an_element_that_is_given_out_keeps_its_name_and_maps_pass_a_list(tmp_path):
+    vector, weight = "{0.5, 2, -1, 3, 1, -2, 0.25}", f"{{{', '.join(map(str, range(49)))}}}"
+    text = f"""<ir_version: 10, opset_import: ["" : 18]>
+    g (float[n,7] x) => (float[n,7] y, float[n,7] z) <float[7] s = {vector}, float[7,7] w = {weight}> {{
+        one = Constant <value_int = 1> ()
+        a = Mul (x, s)
+        q = SequenceConstruct (x, a)
+        b = SequenceAt (q, one)
+        y = MatMul (b, w)
+        z = SequenceAt (q, one)
+    }}"""
+    path = tmp_path / "in.onnx"
+    onnx.save(parser.parse_model(text), path)
+    report = nd.fold(path, tmp_path / "out.onnx", verify="quick")
+    assert report.verdict is not None
+    assert report.verdict.passed
+    written = onnx.load(tmp_path / "out.onnx")
+    assert not [node for node in written.graph.node if "Sequence" in node.op_type]
+    assert [value.name for value in written.graph.output] == ["y", "z"]

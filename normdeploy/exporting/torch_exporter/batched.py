@@ -19,9 +19,10 @@ from normdeploy.exporting.torch_exporter.known_messages import known_messages_si
 from normdeploy.exporting.torch_exporter.naming import give_names_once
 from normdeploy.exporting.torch_exporter.second_trace import second_trace_where_needed
 from normdeploy.exporting.torch_exporter.signature_tables import signature_tables_kept
-from normdeploy.exporting.torch_exporter.sizes_held import holds_the_examples_sizes, require_free_sizes
+from normdeploy.exporting.torch_exporter.sizes_held import require_free_sizes
 from normdeploy.exporting.torch_exporter.trace_errors import cause_of, explain, fixed_by
-from normdeploy.exporting.torch_exporter.whole_sizes import Globals, int_keeps_sizes, numbers_made_of_sizes
+from normdeploy.exporting.torch_exporter.ways_of_tracing import traced_by
+from normdeploy.exporting.torch_exporter.whole_sizes import Place, is_among, numbers_made_of_sizes, sizes_kept
 from normdeploy.exporting.translations.complex_translations import COMPLEX, complex_numbers_translated
 from normdeploy.exporting.translations.translation_table import translations
 
@@ -31,27 +32,34 @@ _FIXED_TOGETHER = 2  # inputs that are tried as fixed at once: each set of them 
 def export_program(model: nn.Module, tensors: list[torch.Tensor], specs: list[Spec], opset: int | None) -> Any:
     """Call torch's exporter, without its optimizer and with our translations, on flat tensors of these dimensions.
 
-    Where a dynamic dimension does not stay one, and the model made a number of a size by ``int``, it is traced once
-    more with that size kept.
+    Where a dynamic dimension does not stay one, and the model made a number of a size by ``int``, ``float`` or
+    ``len``, it is traced once more with that size kept. Dynamo is asked last, of the model as it is.
 
     Raises:
         Exception: whatever stops the first trace, a `SizeHeldError` if it is that.
     """
-    places, first = list[Globals](), None
+
+    def traced(dynamo: bool) -> Any:
+        with traced_by(dynamo=dynamo):
+            program = _called(model, tensors, specs, opset)
+        if any(specs):
+            require_free_sizes(program.exported_program)
+        return program
+
+    places, first = list[Place](), None
     while True:
-        with int_keeps_sizes(places), numbers_made_of_sizes() as found:
+        with sizes_kept(places), numbers_made_of_sizes() as found:
             try:
-                program = _called(model, tensors, specs, opset)
-                if any(specs):
-                    require_free_sizes(program.exported_program)
+                return traced(dynamo=False)
             except Exception as error:  # whatever it is: the caller asks for its cause
                 first = first or error
-            else:
-                return program
-        fresh = [place for place in found if all(place is not known for known in places)]
+        fresh = [place for place in found if not is_among(place, places)]
         if not fresh:
-            raise first
+            break
         places += fresh
+    with suppress(Exception):  # what stopped the first trace is told
+        return traced(dynamo=True)
+    raise first
 
 
 def _called(model: nn.Module, tensors: list[torch.Tensor], specs: list[Spec], opset: int | None) -> Any:
@@ -133,9 +141,8 @@ def export_batched(model: nn.Module, tensors: list[torch.Tensor], opset: int | N
     if program is None:
         partial = [None] * len(specs)
         try:
-            program = export_program(model, tensors, partial, opset)
-            if holds_the_examples_sizes(program.exported_program):  # the failed trace left its wishes on the tensors
-                program = export_program(model, [tensor.detach() for tensor in tensors], partial, opset)
+            unmarked = [tensor.detach() for tensor in tensors]  # the failed trace left its wishes on the tensors
+            program = export_program(model, unmarked, partial, opset)
         except Exception as error:
             # not the batch's fault: tell what stops the trace with fixed shapes too
             raise TraceError(explain(model, error, tensors, None)) from error

@@ -94,13 +94,14 @@ def fixed_by(model: nn.Module, error: BaseException) -> str:
     Args:
         model: the model. error: what tracing it raised where the dimension was dynamic.
     """
-    where = module_in_traceback(model, error)
+    where, first = module_in_traceback(model, error), root_cause(error)
+    if isinstance(first, NoTranslationError):
+        return f"an operator of {where} follows it for which ONNX has no form then ({essential_line(first)})"
     if any(map(is_unwritten, _chain(error))):
         return (
             f"an attribute of an operator of {where} follows it (a convolution's groups, say), and a file holds "
             "attributes as numbers: give the example the batch that will be run"
         )
-    first = root_cause(error)
     return (
         f"{where} fixes it ({type(first).__name__}: {essential_line(first)}): take it from x.shape there, or pass "
         "dynamic_shapes"

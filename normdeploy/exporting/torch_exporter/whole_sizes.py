@@ -1,8 +1,8 @@
-"""``int`` of a size, which makes the example's number of it while torch traces: found, and kept in another trace.
+"""``int``, ``float`` and ``len``, which make the example's number of a size in a trace: found, and kept in another.
 
 While torch runs a model with sizes that are symbols, ``int(x.shape[0] / 4)``, as the first Swin transformers have it,
-is the example's number from then on, and what reads it, too. Python allows no other answer of ``int``; but a module's
-global name ``int`` may stand for something else: ``torch.sym_int``, which keeps the symbol.
+is the example's number from then on, and what reads it, too; so are ``float(x.shape[0])`` and ``len(x)``. Python allows
+no other answer of them; but a module's global name ``int`` may stand for something else, which keeps the symbol.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ import torch
 _TORCH = Path(torch.__file__).parent
 _SIZES = (torch.SymInt, torch.SymFloat)
 
-Globals = dict[str, Any]
+Place = tuple[dict[str, Any], str]
+"""The globals of some code, and the name in them that makes numbers of sizes there."""
 
 
-class _Kind(type):
+class _IntKind(type):
     """What ``int`` is asked: whether something is one, and for one."""
 
     def __instancecheck__(cls, value: object) -> bool:
@@ -35,40 +36,74 @@ class _Kind(type):
         return builtins.int(*args, **kwargs)
 
 
-class _Whole(int, metaclass=_Kind):
+class _Int(int, metaclass=_IntKind):
     """``int``, of which a size stays a size."""
 
 
-@contextmanager
-def numbers_made_of_sizes() -> Iterator[list[Globals]]:
-    """Yield a list of the globals of all code, torch's own left out, that makes a number of a size in this block."""
-    found: list[Globals] = []
+class _FloatKind(type):
+    """What ``float`` is asked: whether something is one, and for one."""
 
-    def noted(original: Callable[[Any], int]) -> Callable[[Any], int]:
-        def number(size: Any) -> int:
+    def __instancecheck__(cls, value: object) -> bool:
+        return isinstance(value, builtins.float)
+
+    def __call__(cls, *args: Any) -> Any:
+        if len(args) == 1 and isinstance(args[0], _SIZES):
+            return torch.sym_float(args[0])  # type: ignore[no-untyped-call] # torch leaves it unannotated
+        return builtins.float(*args)
+
+
+class _Float(float, metaclass=_FloatKind):
+    """``float``, of which a size stays one."""
+
+
+def _length(value: Any, /) -> Any:
+    """Return ``len``, of a tensor its first size as it is."""
+    return value.shape[0] if isinstance(value, torch.Tensor) and value.dim() else builtins.len(value)
+
+
+_KEEPING = {"int": _Int, "float": _Float, "len": _length}
+_ASKED_FOR = {"__int__": ("int",), "__float__": ("float",), "__index__": ("len", "float")}
+"""What Python asks of a size, and the names by which code may have made it ask."""
+
+
+@contextmanager
+def numbers_made_of_sizes() -> Iterator[list[Place]]:
+    """Yield a list of the places in all code, torch's own left out, that make a number of a size in this block."""
+    found: list[Place] = []
+
+    def noted(original: Callable[[Any], Any], names: Sequence[str]) -> Callable[[Any], Any]:
+        def number(size: Any) -> Any:
             frame = sys._getframe(1)  # who asks: an operator of Python's own has no frame
-            if _TORCH not in Path(frame.f_code.co_filename).parents and all(
-                known is not frame.f_globals for known in found
-            ):
-                found.append(frame.f_globals)
+            if _TORCH not in Path(frame.f_code.co_filename).parents:
+                for name in names:
+                    place = frame.f_globals, name
+                    if name in frame.f_code.co_names and not is_among(place, found):
+                        found.append(place)
             return original(size)
 
         return number
 
     with ExitStack() as stack:
         for kind in _SIZES:
-            stack.enter_context(mock.patch.object(kind, "__int__", noted(kind.__int__)))
+            for method, names in _ASKED_FOR.items():
+                if original := getattr(kind, method, None):
+                    stack.enter_context(mock.patch.object(kind, method, noted(original, names)))
         yield found
 
 
+def is_among(place: Place, places: Sequence[Place]) -> bool:
+    """Tell whether a place is one of these."""
+    return any(place[0] is known and place[1] == name for known, name in places)
+
+
 @contextmanager
-def int_keeps_sizes(places: Sequence[Globals]) -> Iterator[None]:
-    """Let ``int`` keep sizes as symbols, in this block, in the code that has these globals."""
-    free = [place for place in places if "int" not in place]
-    for place in free:
-        place["int"] = _Whole
+def sizes_kept(places: Sequence[Place]) -> Iterator[None]:
+    """Let ``int``, ``float`` and ``len`` keep sizes as symbols, in this block, at these places."""
+    put = [(known, name) for known, name in places if name not in known]
+    for known, name in put:
+        known[name] = _KEEPING[name]
     try:
         yield
     finally:
-        for place in free:
-            del place["int"]
+        for known, name in put:
+            del known[name]

@@ -25,6 +25,7 @@ from normdeploy.exporting.translations import (
     quantized_translations,
     running_translations,
     scatter_translations,
+    size_translations,
 )
 from normdeploy.exporting.translations.attention_translation import ints, number, op
 from normdeploy.exporting.translations.delegated import NoTranslationError
@@ -229,6 +230,7 @@ def translations(opset: int | None) -> dict[Callable[..., Any], Callable[..., An
         **fourier_translations.REAL,
         **order_translations.TRANSLATIONS,
         **running_translations.TRANSLATIONS,
+        **size_translations.TRANSLATIONS,
         **experts_translation.translations(),
         **quantized_translations.translations(opset),
     }

@@ -4,7 +4,8 @@ A weight in float64 is twice as large as in the file, and a fold multiplies it: 
 and read back several times. A piece stays in the processor's cache. Conv is cut along its output channels (whole groups
 together), Gemm and MatMul along the columns of the matrix or along the axis that they sum over. NumPy multiplies: a
 check has a few rows of input only, and there its BLAS is several times as fast as torch's. What a fold multiplies all
-numbers of an output channel by, (W d) x = d (W x), is multiplied with the result instead: it is far smaller.
+numbers of an output channel by, (W d) x = d (W x), is multiplied with the result instead, and what it multiplies those
+of an input channel by, (W e) x = W (e x), with the input: both are far smaller.
 """
 
 from __future__ import annotations
@@ -65,31 +66,49 @@ class Ahead:
     """What a large weight is multiplied by as well while it is read, for a product that will be asked for next.
 
     Reading a weight is most of the work. A check evaluates a product as it is and as it became, which often differ by
-    what they read and by a factor per output channel alone.
+    what they read and by factors per input and per output channel alone.
+
+    A convolution multiplies what each of its positions reads by the same numbers and adds the same bias, so that one
+    mean of its positions tells two of them apart as well as all do, whose difference at one would have to vanish in it.
 
     Args:
-        of: what is read next, by the value that will stand for it.
+        of: what is read next, times the factors per input channel, by the value that will stand for it.
+        rng: draws the weights of that mean, which are of one size and not equal; None to return all positions.
         found: what came of it: of which weight, by which attributes, of what.
     """
 
     of: Mapping[ir.Value, Tensor]
-    found: list[tuple[Parts, list[Any], Tensor, Floats]] = field(default_factory=list)
+    rng: np.random.Generator | None = None
+    found: list[tuple[Parts, list[Any], Floats, Floats]] = field(default_factory=list)
+    _means: dict[int, Floats] = field(default_factory=dict)
 
-    def held(self, node: ir.Node, weights: Sequence[Parts], x: Tensor) -> Floats | None:
-        """Return the product of a weight and ``x`` where it was taken ahead."""
+    def mean_of(self, columns: Floats) -> Floats:
+        """Return one mean of the columns on the last axis, the same of all that are as many; all without ``rng``."""
+        count = columns.shape[-1]
+        if self.rng is None or count <= 1:
+            return columns
+        if count not in self._means:
+            weights = np.asarray(self.rng.uniform(1.0, 2.0, count))
+            self._means[count] = weights / weights.sum()
+        return np.asarray((columns @ self._means[count])[..., None])
+
+    def held(self, node: ir.Node, weights: Sequence[Parts], x: Floats) -> Floats | None:
+        """Return the product of a weight and ``x`` where that of the same weight and the same numbers was taken."""
         for parts, attributes, other, product in self.found if len(weights) == 1 else ():
-            if other is x and weights[0].steps_from(parts) == () and attributes == _attributes(node):
+            same = weights[0].steps_from(parts) == () and attributes == _attributes(node)
+            if same and np.array_equal(other, x):
                 return product
         return None
 
-    def take(self, node: ir.Node, weight: Parts, x: Tensor, product: Floats) -> None:
+    def take(self, node: ir.Node, weight: Parts, x: Floats, product: Floats) -> None:
         """Note a product."""
         self.found.append((weight, _attributes(node), x, product))
 
-    def next_of(self, node: ir.Node) -> Tensor | None:
+    def next_of(self, node: ir.Node) -> Floats | None:
         """Return what a product will read next; None where nobody knows."""
         value = node.inputs[0]
-        return None if value is None else self.of.get(value)
+        found = None if value is None else self.of.get(value)
+        return None if found is None else found.numpy()
 
 
 def products_in_pieces(
@@ -121,37 +140,41 @@ def products_in_pieces(
 
 
 def _conv(call: Call, x: Tensor, weights: Sequence[Parts], shape: tuple[int, ...], ahead: Ahead) -> list[Tensor]:
-    plain, factors = zip(*(parts.unscaled([0]) for parts in weights), strict=True)
-    held = ahead.held(call.node, plain, x)
-    products = _convolved(call, x, plain, shape, ahead) if held is None else [held]
     ones = (1,) * (len(shape) - 2)
+    alone = len(weights) == 1 and call.attr("group", 1) == 1  # its input channels are axis 1 of the weight
+    plain, factors = zip(*(parts.unscaled([0, 1] if alone else [0]) for parts in weights), strict=True)
+    read = x.numpy() * factors[0][1].reshape(-1, *ones) if 1 in factors[0] else x.numpy()
+    held = ahead.held(call.node, plain, read)
+    products = _convolved(call, read, plain, shape, ahead) if held is None else [held]
     return [
-        torch.from_numpy(product * factor[0].reshape(-1, *ones) if factor else product)
+        torch.from_numpy(product * factor[0].reshape(-1, *ones) if 0 in factor else product)
         for product, factor in zip(products, factors, strict=True)
     ]
 
 
-def _convolved(call: Call, x: Tensor, weights: Sequence[Parts], shape: tuple[int, ...], ahead: Ahead) -> list[Floats]:
+def _convolved(call: Call, x: Floats, weights: Sequence[Parts], shape: tuple[int, ...], ahead: Ahead) -> list[Floats]:
     groups, kernel = call.attr("group", 1), shape[2:]
     later = ahead.next_of(call.node)
-    read = [x] if later is None else [x, later]
-    seen, sizes = zip(*(_columns(call, padded(call, one, kernel).numpy(), kernel, groups) for one in read), strict=True)
-    columns = seen[0] if later is None else np.concatenate(seen, axis=-1)
+    samples, read = len(x), x if later is None else np.concatenate([x, later])
+    seen, size = _columns(call, padded(call, torch.from_numpy(read), kernel).numpy(), kernel, groups, ahead)
+    columns = seen if later is None else np.concatenate([seen[:samples], seen[samples:]], axis=-1)
     rows = shape[0] // groups
-    results = [np.empty((x.shape[0], shape[0], columns.shape[-1])) for _ in weights]
+    results = [np.empty((samples, shape[0], columns.shape[-1])) for _ in weights]
     for start, stop, which, piece in read_together(weights, shape, step=1 if groups == 1 else rows):
         first = start // rows
         count = 1 if groups == 1 else stop // rows - first
         matrix = piece.reshape(count, (stop - start) // count, -1)
         product = matrix @ columns[:, first : first + count]
-        results[which][:, start:stop] = product.reshape(x.shape[0], stop - start, -1)
-    own = seen[0].shape[-1]
+        results[which][:, start:stop] = product.reshape(samples, stop - start, -1)
+    own = seen.shape[-1]
     if later is not None:
-        ahead.take(call.node, weights[0], later, results[0][..., own:].reshape(*results[0].shape[:2], *sizes[1]))
-    return [result[..., :own].reshape(*result.shape[:2], *sizes[0]) for result in results]
+        ahead.take(call.node, weights[0], later, results[0][..., own:].reshape(samples, shape[0], *size))
+    return [result[..., :own].reshape(samples, shape[0], *size) for result in results]
 
 
-def _columns(call: Call, x: Floats, kernel: tuple[int, ...], groups: int) -> tuple[Floats, tuple[int, ...]]:
+def _columns(
+    call: Call, x: Floats, kernel: tuple[int, ...], groups: int, ahead: Ahead
+) -> tuple[Floats, tuple[int, ...]]:
     """Return what each output position reads, [N, groups, I/g * taps, positions], and the output's spatial size."""
     rank = len(kernel)
     strides, dilations = spatial(call, "strides", rank, 1), spatial(call, "dilations", rank, 1)
@@ -162,7 +185,8 @@ def _columns(call: Call, x: Floats, kernel: tuple[int, ...], groups: int) -> tup
     seen = windows[(slice(None), slice(None), *outputs, *taps)]
     spatial_out = seen.shape[2 : 2 + rank]
     order = (0, 1, *range(2 + rank, 2 + 2 * rank), *range(2, 2 + rank))
-    return seen.transpose(order).reshape(x.shape[0], groups, -1, math.prod(spatial_out)), spatial_out
+    columns = ahead.mean_of(seen.transpose(order).reshape(x.shape[0], groups, -1, math.prod(spatial_out)))
+    return columns, spatial_out if columns.shape[-1] == math.prod(spatial_out) else (1,) * rank
 
 
 def _matmul(call: Call, x: Tensor, weights: Sequence[Parts], shape: tuple[int, ...], ahead: Ahead) -> list[Tensor]:
@@ -170,13 +194,16 @@ def _matmul(call: Call, x: Tensor, weights: Sequence[Parts], shape: tuple[int, .
     summed, written = (1, 0) if gemm and call.attr("transB", 0) else (0, 1)
     plain, factors = zip(*(parts.unscaled([0, 1]) for parts in weights), strict=True)
     one = x.T if gemm and call.attr("transA", 0) else x
-    held = None if summed in factors[0] else ahead.held(call.node, plain, x)
-    later = None if held is not None or one is not x else ahead.next_of(call.node)
     rows = one.numpy().reshape(-1, one.shape[-1])
-    own, read = len(rows), rows if later is None else np.concatenate([rows, later.numpy().reshape(-1, rows.shape[-1])])
-    given = [read * factor[summed] if summed in factor else read for factor in factors]
+    given = [rows * factor[summed] if summed in factor else rows for factor in factors]
+    held = ahead.held(call.node, plain, given[0])
+    later = None if held is not None or one is not x else ahead.next_of(call.node)
+    own = len(rows)
+    if later is not None:
+        later = later.reshape(-1, rows.shape[-1])
+        given[0] = np.concatenate([given[0], later])
     products = [held] if held is not None else _multiplied(given, plain, shape, summed)
-    if later is not None and summed not in factors[0]:
+    if later is not None:
         ahead.take(call.node, plain[0], later, products[0][own:])
     results = [
         product[:own] * factor[written] if written in factor else product[:own]

@@ -103,7 +103,8 @@ def reason_of(node: ir.Node) -> str:
     """Return why nothing absorbed this Affine so far; empty if nobody tried."""
     reason = str(node.meta.get(_REASON, ""))
     half, names = node.meta.get(_TAKEN, ("", ()))
-    taken = f"its {half} went into {', '.join(names)}" if half else ""
+    where = f"went into {', '.join(names)}" if names else "is undone, or not seen, behind it"
+    taken = f"its {half} {where}" if half else ""
     return "; ".join(part for part in (taken, reason) if part)
 
 

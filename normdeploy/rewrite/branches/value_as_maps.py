@@ -101,10 +101,12 @@ class Search:
     def __init__(self, graph: ir.Graph) -> None:
         self.graph = graph
         self._steps: dict[tuple[ir.Node, Frame], Reading | Apart | None] = {}
+        self._found: dict[tuple[ir.Value, Frame, bool, int], Found] = {}
 
     def forget(self) -> None:
         """Note that the graph has changed."""
         self._steps.clear()
+        self._found.clear()
 
     def step(self, node: ir.Node, frame: Frame) -> Reading | Apart | None:
         """Return :func:`.operator_as_map.step`, or what it raised."""
@@ -125,6 +127,12 @@ class Search:
             free: whether nothing else reads it, so that what makes it may go.
             depth: operators to look at.
         """
+        key = value, frame, free, depth
+        if key not in self._found:
+            self._found[key] = self._of(*key)
+        return self._found[key]
+
+    def _of(self, value: ir.Value, frame: Frame, free: bool, depth: int) -> Found:
         found = Found()
         plain = operator_as_map.itself(value, frame)
         if plain is not None:

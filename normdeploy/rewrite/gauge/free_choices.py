@@ -160,12 +160,12 @@ def _won(votes: _Candidates | None, chosen: Floats, signs: Flags8 | None = None)
         chosen = np.where(signs < 0, -chosen, chosen)
     if votes is None:
         return chosen
+    free, candidates, weights, places = votes
     if signs is not None:
-        required = signs[votes[0]]
-        fit = (required == 0) | (np.sign(votes[1]) == required)
-        free, candidates, weights, places = (part[fit] for part in votes)
-    else:
-        free, candidates, weights, places = votes
+        required = signs[free]
+        fit = (required == 0) | (np.sign(candidates) == required)
+        if not fit.all():
+            free, candidates, weights, places = free[fit], candidates[fit], weights[fit], places[fit]
     if not len(free):
         return chosen
     count, at = np.bincount(free, minlength=len(chosen)), np.arange(len(free))
@@ -180,11 +180,10 @@ def _won(votes: _Candidates | None, chosen: Floats, signs: Flags8 | None = None)
     several = np.flatnonzero(count[free] > 2)
     if not len(several):
         return chosen
-    free, candidates, weights, places = (part[several] for part in (free, candidates, weights, places))
-    order = np.argsort(candidates)
+    order = several[np.argsort(candidates[several])]
     number = (np.cumsum(count > 2) - 1)[free[order]]  # small integers are sorted by their digits
     order = order[np.argsort(number.astype(np.uint16) if number.max() < 1 << 16 else number, kind="stable")]
-    free, candidates, weights, places = (part[order] for part in (free, candidates, weights, places))
+    free, candidates, weights, places = free[order], candidates[order], weights[order], places[order]
     other = np.concatenate([[True], np.diff(free) != 0])
     near = np.abs(np.diff(candidates)) <= 1e-9 * np.maximum(np.abs(candidates[1:]), np.abs(candidates[:-1]))
     starts = np.flatnonzero(other | np.concatenate([[True], ~near]))

@@ -7,7 +7,7 @@ would close a cycle that is not neutral.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from types import MappingProxyType
@@ -120,19 +120,19 @@ class Search:
             light: maps that may leave only if what they read carries no shift for it, and the reason to stay else.
         """
         self._ask(stays, whole, light)
-        self._keep_simple()
         gone = [asked.node for asked in self._asked if asked.gone]
         halves = {asked.node: asked.half for asked in self._asked if asked.half}
+        self.ties.halved = {*halves.items(), *self._kept_simple()}
         kept = {asked.node: asked.reason for asked in self._asked if asked.reason is not None}
         return Plan(choose(self.ties), gone, halves, {**stays, **kept, **self._unranked})
 
-    def _keep_simple(self) -> None:
-        """State of each map that stays that it gets no shift, or no scale, where it has none and can do without."""
+    def _kept_simple(self) -> Iterator[tuple[ir.Node, str]]:
+        """State of maps that stay that they get no shift, or no scale, where they have none; yield those that can."""
         for half in ("scale", "shift"):
             stay = [asked.node for asked in self._asked if asked.reason is not None and _lacks(asked.node, half)]
-            if stay and not _state_half(stay, half, self.ties) and len(stay) > 1:
-                for node in stay:
-                    _state_half([node], half, self.ties)
+            if stay and not _state_half(stay, half, self.ties):
+                stay = [node for node in stay if len(stay) > 1 and _state_half([node], half, self.ties)]
+            yield from ((node, half) for node in stay)
 
     def can_save_more(self, plan: Plan) -> bool:
         """Tell whether more passes disappear than by a plan if whatever the ties allow can be written."""

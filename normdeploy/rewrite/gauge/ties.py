@@ -77,6 +77,7 @@ class Ties:
         asked: the operands, by operator and input, whose gauge a rule asked for.
         moved: what operators move where (:mod:`.numbered_elements`).
         leaving: the equations of scales and of shifts by which maps disappear, as far as they were asked.
+        halved: of maps that stay, what was stated to be nothing: "scale", "shift", or both.
         nodes: the operators that are asked. passed: what products write that pass on what varies along their rows.
     """
 
@@ -95,6 +96,7 @@ class Ties:
     pads: Mapping[ir.Node, str] = field(default_factory=dict)
     moved: dict[Hashable, list[Ints]] = field(default_factory=dict)
     leaving: dict[ir.Node, tuple[Rows, Rows]] = field(default_factory=dict)
+    halved: set[tuple[ir.Node, str]] = field(default_factory=set)
 
     @cached_property
     def order(self) -> dict[ir.Node, int]:

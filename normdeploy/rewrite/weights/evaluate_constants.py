@@ -58,11 +58,12 @@ class EvaluateConstants(ir.passes.InPlacePass):
 
     Attributes:
         integers: names of the integers that the last run evaluated.
+        told: whether it made sizes known of what a Reshape writes.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self.integers = set[str]()
+        self.integers, self.told = set[str](), False
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Evaluate all constant expressions of the main graph and of its body graphs."""
@@ -71,7 +72,7 @@ class EvaluateConstants(ir.passes.InPlacePass):
         for node in nodes_of(model):
             walk.visit(node)
         walk.replace()
-        self.integers = walk.integers
+        self.integers, self.told = walk.integers, walk.shapes.told
         # a dead Shape or a dead weight would still count as a reader of its operand
         cleaned = drop_unread(model)
         return ir.passes.PassResult(model, lifted or walk.modified or cleaned)

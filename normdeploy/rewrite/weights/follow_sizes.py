@@ -39,9 +39,10 @@ class FollowSizes(ir.passes.InPlacePass):
         while True:
             waiting = self._waiting(model, given)
             unknown = sum(_unknown(value, given) for value in waiting)
-            if not infer_missing_types(model, anew=cut or bool(waiting)):
+            told = self._evaluate.told
+            if not infer_missing_types(model, anew=cut or told or bool(waiting)):
                 break
-            told = sum(_unknown(value, given) for value in waiting) != unknown
+            told = told or sum(_unknown(value, given) for value in waiting) != unknown
             cut = resolve_sequences(model)
             evaluated = told and self._evaluate(model).modified
             if not cut and not evaluated:

@@ -28,9 +28,13 @@ class KnownShapes:
     """Integers of shape expressions, element by element: a number, which dimension it is, or None where it is neither.
 
     Scalars are held as one-element tuples with their rank in ``_rank``.
+
+    Attributes:
+        told: whether sizes became known of what a Reshape writes.
     """
 
     def __init__(self) -> None:
+        self.told = False
         self._known: dict[ir.Value, _Dims] = {}
         self._rank: dict[ir.Value, int] = {}
 
@@ -81,7 +85,7 @@ class KnownShapes:
         if len(numbers) != len(dims) - 1 or any(dim <= 0 for dim in numbers):
             return False
         assert isinstance(node.graph, ir.Graph)
-        _tell(node, dims)
+        self.told |= _tell(node, dims)
         name = f"{target.name}_static_{node.outputs[0].name}"
         node.replace_input_with(
             1, put_constant(node.graph, [dim if isinstance(dim, int) else -1 for dim in dims], name)
@@ -202,21 +206,27 @@ class KnownShapes:
         return ({"Add": a + b, "Sub": a - b, "Mul": a * b}[node.op_type],), rank
 
 
-def _tell(node: ir.Node, target: _Dims) -> None:
-    """Give a Reshape's result the sizes that its target names; the one left over is the input's where no other is."""
+def _tell(node: ir.Node, target: _Dims) -> bool:
+    """Give a Reshape's result the sizes that its target names, and the one left over; return whether one is new.
+
+    The one left over is the input's where no other is, and a number where all of the input's are.
+    """
     data, result = node.inputs[0], node.outputs[0]
     had = None if result.shape is None or result.shape.rank() != len(target) else list(result.shape)
     sizes: list[int | ir.SymbolicDim] = [
         dim if isinstance(dim, int) else ir.SymbolicDim(None) if had is None else had[axis]
         for axis, dim in enumerate(target)
     ]
-    named = [] if data is None or data.shape is None else [dim for dim in data.shape if not isinstance(dim, int)]
-    if data is not None and data.shape is not None and len(named) == 1:
+    axis = next(at for at, dim in enumerate(target) if not isinstance(dim, int))
+    if data is not None and data.shape is not None and not isinstance(sizes[axis], int):
+        named = [dim for dim in data.shape if not isinstance(dim, int)]
         read, written = (math.prod(dim for dim in dims if isinstance(dim, int)) for dims in (data.shape, target))
-        axis = next(at for at, dim in enumerate(target) if not isinstance(dim, int))
-        if read == written and not isinstance(sizes[axis], int):
+        if not named and read % written == 0:
+            sizes[axis] = read // written
+        elif len(named) == 1 and read == written:
             sizes[axis] = named[0]
     result.shape = ir.Shape(sizes)
+    return had is None or any(isinstance(new, int) and new != old for new, old in zip(sizes, had, strict=True))
 
 
 def _clamp(index: int, length: int) -> int:

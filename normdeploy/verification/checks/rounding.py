@@ -8,6 +8,7 @@ from itertools import chain
 
 import numpy as np
 
+from normdeploy.array_types import Array
 from normdeploy.errors import GraphError
 from normdeploy.graph import module_path
 from normdeploy.graph.operators.random import has_effect
@@ -26,6 +27,9 @@ from normdeploy.verification.samples.family import Kind
 from normdeploy.verification.sides.exact_agreement import nowhere_finite, shortened
 from normdeploy.verification.sides.kernels import known_kernels
 from normdeploy.verification.sides.sessions import Setting
+
+_PART = 1 << 14
+"""Numbers of a weight that are looked at at once."""
 
 
 def check_rounding(context: Context) -> list[Check]:
@@ -150,18 +154,24 @@ def check_finite(context: Context) -> list[Check]:
         tensor = value.const_value
         if tensor is None or tensor.size < 2 or not tensor.dtype.is_floating_point():
             continue
-        numbers = np.asarray(tensor.numpy(), np.float32).reshape(-1)
-        with np.errstate(over="ignore", invalid="ignore"):
-            none = not np.isnan(np.dot(numbers, numbers))  # of squares: NaN where one of them is
-        if none:
-            continue
-        nan = int(np.isnan(numbers).sum())
+        nan = _count_nan(tensor.numpy())
         if nan:
             bad.append(f"weight {name!r} is NaN in {nan} of {tensor.size} entries")
     if not bad:
         return []
     remedy = "what depends on it cannot be compared: load weights that are numbers, or give data (data=, --data)"
     return [Check(Question.FINITE, Status.NOT_EXERCISED, f"{shortened(bad)}; {remedy}")]
+
+
+def _count_nan(array: Array) -> int:
+    """Return how many numbers of an array are NaN: where the sum of a part's squares is none, none of them is."""
+    numbers, nan = array.reshape(-1), 0
+    for start in range(0, numbers.size, _PART):
+        part = np.array(numbers[start : start + _PART], np.float32)  # a copy: a file's numbers may lie at any byte
+        with np.errstate(over="ignore", invalid="ignore"):
+            if np.isnan(np.dot(part, part)):
+                nan += int(np.isnan(part).sum())
+    return nan
 
 
 def _plan(context: Context) -> list[tuple[Setting, list[Case]]]:

@@ -369,3 +369,21 @@ def test_negation(graph, fold, seed, behind, dtype):
         y = g.op("Conv", g.op("Neg", g.batch_norm(x, 3, rng)), rng.normal(size=(3, 3, 1)))
     g.output(y)
     assert fold(g).agree_exactly(g.feeds(rng, N=2)).ops["BatchNormalization"] == 0
+
+
+@pytest.mark.parametrize("batch", [2, "N"])
+def test_a_scale_crosses_a_pixel_unshuffle_whose_sizes_are_computed(graph, fold, batch):
+    """As torch's exporter writes it: what lies behind the Reshape has sizes only once its target is evaluated."""
+    rng = np.random.default_rng(0)
+    g = graph()
+    x = g.batch_norm(g.input("x", [batch, 3, 6, 8]), 3, rng)
+    channels, *sizes = (g.op("Shape", x, start=at, end=at + 1) for at in (1, 2, 3))
+    two, rest = np.array([2]), np.array([-1])
+    rows, columns = (g.op("Div", size, two) for size in sizes)
+    wide = g.op("Reshape", x, g.op("Concat", rest, channels, rows, two, columns, two, axis=0))
+    turned = g.op("Transpose", wide, perm=[0, 1, 3, 5, 2, 4])
+    target = g.op("Concat", rest, g.op("Mul", channels, np.array([4])), rows, columns, axis=0)
+    y = g.op("Reshape", turned, target)
+    g.output(g.op("Conv", y, rng.normal(size=(5, 12, 1, 1)), rng.normal(size=5), name="conv"))
+    result = fold(g).folded().agree(g.feeds(rng, N=2))
+    assert result.ops == {"Reshape": 2, "Transpose": 1, "Conv": 1}

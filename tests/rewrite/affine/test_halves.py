@@ -93,3 +93,21 @@ def test_a_scale_of_zero_cannot_be_divided_by(graph, fold):
     g.output(g.op("MatMul", g.op("Relu", x), rng.normal(size=(6, 4))))
     result = fold(g).kept("its shift cannot leave", "cuts at 0, which a shift would move").agree(g.feeds(rng, N=2))
     assert result.ops == {"Mul": 1, "Add": 1, "Relu": 1, "MatMul": 1}
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_shift_that_is_undone_leaves_nothing_of_its_rounding(graph, fold, seed):
+    """Ten maps that undo each other behind a scale that stays: what remains of their shifts is 1e-16 at most."""
+    rng = np.random.default_rng(seed)
+    g = graph(dtype=np.float64)
+    y = g.op("Mul", g.op("Sin", g.input("x", ["N", 3, 256])), rng.uniform(0.5, 2, 256), name="norm")
+    whole, total = np.ones(256), np.zeros(256)
+    for at in range(10):
+        y = g.op("Transpose", y, perm=[1, 0, 2])
+        scale, shift = (1 / whole, -total / whole) if at == 9 else (rng.uniform(0.5, 2, 256), rng.normal(size=256))
+        whole, total = whole * scale, total * scale + shift
+        y = g.op("Add", g.op("Mul", y, scale), shift)
+    g.output(y)
+    result = fold(g).agree(g.feeds(rng, N=2))
+    assert result.ops == {"Sin": 1, "Mul": 1}
+    assert "went into ;" not in result.reasons

@@ -56,6 +56,16 @@ agraph (float[N, 3, 2] x) => (float[N, 3, 2] y)
     assert ops == ["Relu", *expected, "Sigmoid"]
 
 
+@pytest.mark.parametrize(("tail", "expected"), [("2, 2, 2", ["BatchNormalization"]), ("2, 2, 2, 2", ["Mul", "Add"])])
+def test_beyond_five_dimensions_no_batch_norm_is_written(tail, expected):
+    """onnxruntime's CUDA provider refuses a BatchNormalization of six; RT-DETR's offsets have that many."""
+    ops, _ = run(f"""
+agraph (float[N, 3, {tail}] x) => (float[N, 3, {tail}] y)
+<float two = {{2}}, float one = {{1}}>
+{{ r = Relu(x) d = Mul(r, two) a = Sub(d, one) b = Mul(a, two) c = Add(b, one) y = Sigmoid(c) }}""")
+    assert ops == ["Relu", *expected, "Sigmoid"]
+
+
 def test_a_map_between_graph_input_and_output_that_changes_nothing():
     ops, result = run("""
 agraph (float[N, 3] x) => (float[N, 3] y)

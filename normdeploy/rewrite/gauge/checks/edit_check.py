@@ -24,7 +24,7 @@ from normdeploy.graph.summed_axis import summed_axis
 from normdeploy.graph.weight import fixed_weight
 from normdeploy.rewrite.affine.replacement import reads_shape_only
 from normdeploy.rewrite.gauge.checks.check_inputs import draws
-from normdeploy.rewrite.gauge.checks.rounded_inputs import noise_of
+from normdeploy.rewrite.gauge.checks.rounded_inputs import is_far, noise_of
 from normdeploy.rewrite.gauge.gauge import Gauge
 from normdeploy.rewrite.gauge.numbered_elements import only_moves, require_moved
 from normdeploy.rewrite.gauge.operator_edit import Edit, Solution
@@ -105,7 +105,8 @@ def _check_of(context: RewriteContext, edit: Edit) -> Check | None:
             axes = {value: summed_axis(value) for value in read}
             drawn |= {value: torch.softmax(drawn[value], axis) for value, axis in axes.items() if axis is not None}
             plain = {value: _plain(at, value, drawn[value]) for value in read}
-            ahead = Ahead({value: drawn[value] for value in read if _unscaled(at, value)})
+            far = any(is_far(at, value) for value in read)  # what rounding hides is looked for position by position
+            ahead = Ahead({value: _scaled(at, value, drawn[value]) for value in read}, None if far else context.rng)
             expected = evaluate_region(nodes, plain, results, ahead=ahead)
             for value, found in zip(results, expected, strict=True):
                 _require_cells(at.ties.of.get(value), found)
@@ -159,10 +160,12 @@ def _plain(at: Solution, value: ir.Value, drawn: Tensor) -> Tensor:
     return torch.from_numpy(np.asarray(at.scale(gauge) * drawn.numpy() + at.shift(gauge)))  # a scalar's is no array
 
 
-def _unscaled(at: Solution, value: ir.Value) -> bool:
-    """Tell whether a value gets no scale: a weight that is multiplied by it changes per output channel alone."""
+def _scaled(at: Solution, value: ir.Value, drawn: Tensor) -> Tensor:
+    """Return s x', by which the old weight is multiplied in the new product: the new one has s as a factor."""
     gauge = at.ties.of.get(value)
-    return gauge is None or bool((at.scale(gauge) == 1).all())
+    if gauge is None or not drawn.is_floating_point() or (at.scale(gauge) == 1).all():
+        return drawn
+    return torch.from_numpy(np.asarray(at.scale(gauge) * drawn.numpy()))
 
 
 def _require_cells(gauge: Gauge | None, drawn: Tensor) -> None:

@@ -49,7 +49,7 @@ def noise_of(
     Returns:
         None for each where no shift is far; no list where nothing but rounding is seen.
     """
-    if not any(_is_far(at, value) for value in plain):
+    if not any(is_far(at, value) for value in plain):
         return [None] * len(values)
     rng = np.random.default_rng(0)
     moved = [
@@ -69,7 +69,8 @@ def noise_of(
     return found if seen else None
 
 
-def _is_far(at: Solution, value: ir.Value) -> bool:
+def is_far(at: Solution, value: ir.Value) -> bool:
+    """Tell whether a value's shift is many times its scale."""
     gauge = at.ties.of.get(value)
     if gauge is None or at.is_identity(gauge):
         return False

@@ -61,8 +61,7 @@ class Conflict:
         wrong: the contradictory rows that were found.
         found: the constant that is left of the first where the neutral one was expected.
         because: where it is the sign that contradicts, who required those that it contradicts.
-        loose: unknowns that are left where it is no contradiction: none of them is there without a power, or the root
-            of a negative number would be asked for.
+        loose: unknowns that are left where it is no contradiction, but all to powers: a root need not be real.
     """
 
     system: System
@@ -101,6 +100,7 @@ class System:
     _row: Ints = field(default_factory=lambda: np.zeros(1, np.int64))
     _single: Single = field(default_factory=Single)
     _slack: npt.NDArray[np.int8] = field(default_factory=lambda: np.zeros(1, np.int8))
+    _spoken_of: Flags = field(default_factory=lambda: np.zeros(1, bool))
     signs: Signs = field(default_factory=Signs)
     _scratch: Ints = field(default_factory=lambda: np.zeros(1, np.int64))
     _count: int = 1
@@ -120,7 +120,7 @@ class System:
         return np.arange(start, stop, dtype=np.int64).reshape(shape)
 
     def _grow(self, size: int) -> None:
-        for name in ("_batch", "_row", "_slack", "_scratch"):
+        for name in ("_batch", "_row", "_slack", "_spoken_of", "_scratch"):
             setattr(self, name, grown(getattr(self, name), size))
         self._single.grow(size)
         self.signs.grow(size)
@@ -150,6 +150,7 @@ class System:
         """
         if (once := said_once(rows, self._scratch)) is not None:
             rows = rows.at(once)
+        self._spoken_of[rows.unknowns] = True
         (self._signed if positive else self._waiting).append((rows, why))
 
     def settle(self) -> None:
@@ -180,6 +181,7 @@ class System:
         return self._add(Equation.joined(list(zip(parts, whys, strict=True))))
 
     def _add(self, stated: Equation) -> Conflict | None:
+        self._spoken_of[stated.rows.unknowns] = True
         left, origin = self._reduced(stated.rows), np.arange(len(stated.rows))
         while len(left):
             if self.multiplicative and (at := np.flatnonzero(out_of_range(left.constant))).size:
@@ -253,6 +255,8 @@ class System:
 
     def reduce(self, rows: Rows) -> Rows:
         """Express rows by unknowns that are free."""
+        if not self._spoken_of[rows.unknowns[rows.unknowns > 0]].any():  # what waits to be solved may wait
+            return combined(rows)
         self.settle()
         return self._reduced(rows)
 
@@ -291,6 +295,6 @@ class System:
 
 
 def _agrees(conflict: Conflict | None) -> None:
-    """Check that what operators state was consistent: the identity satisfies it all."""
+    """Check that what operators state is consistent: the identity satisfies it."""
     if conflict is not None:
         raise AssertionError(f"ties of operators contradict each other: {conflict.equation.why(conflict.row)}")

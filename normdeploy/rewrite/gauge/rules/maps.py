@@ -78,7 +78,9 @@ def carried(edit: Edit) -> AffineMap:
         scale = mapping.scale * s_x / s_y
         shift = divided(mapping.scale * t_x + mapping.shift - t_y, s_y)
     size = (np.abs(mapping.scale * t_x) + np.abs(mapping.shift) + np.abs(t_y)) / np.abs(s_y)
-    shift = np.where(np.abs(shift) <= 1e-14 * size, 0.0, shift)
+    without = [half for half in ("scale", "shift") if (edit.node, half) in edit.at.ties.halved]
+    scale = np.ones_like(scale) if "scale" in without else scale  # what was solved so differs by its rounding
+    shift = np.zeros_like(shift) if "shift" in without else np.where(np.abs(shift) <= 1e-14 * size, 0.0, shift)
     scale = np.where(np.abs(scale - 1) <= 1e-14, 1.0, np.where(np.abs(scale) < VANISHES, 0.0, scale))
     return AffineMap(compress(scale), compress(shift))
 

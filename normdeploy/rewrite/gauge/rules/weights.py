@@ -64,7 +64,7 @@ def rescale(
     Raises:
         Refused: it cannot be stored.
     """
-    steps = _steps(compress(factor), None if divisor is None else compress(divisor), math.prod(weight.shape))
+    steps = _steps(compress(factor), None if divisor is None else compress(divisor))
     if not steps:
         return
     if weight.quantized is not None:
@@ -91,14 +91,15 @@ def rescale(
     edit.read(index, new)
 
 
-def _steps(factor: Floats, divisor: Floats | None, size: int) -> list[Floats]:
-    """Return what a weight of some size is multiplied with, one array after the other; nothing that changes nothing.
+def _steps(factor: Floats, divisor: Floats | None) -> list[Floats]:
+    """Return what a weight is multiplied with, one array after the other; nothing that changes nothing.
 
-    Scales of inputs and of outputs stay two where their products would be as many as the weight's numbers. Where one of
-    them stands for 0 or for infinity, the quotient tells which numbers are 0.
+    Scales of inputs and of outputs stay two where their products would be more: what reads the weight takes them off
+    (:mod:`normdeploy.graph.operators.pieces`). Where one of them stands for 0 or for infinity, the quotient tells which
+    numbers are 0.
     """
     if divisor is not None:
-        apart = math.prod(np.broadcast_shapes(factor.shape, divisor.shape)) == size > max(factor.size, divisor.size)
+        apart = math.prod(np.broadcast_shapes(factor.shape, divisor.shape)) > max(factor.size, divisor.size)
         if apart and all(VANISHES < least <= most < 1 / VANISHES for least, most in map(_extremes, (factor, divisor))):
             return [factor, 1.0 / divisor]
         factor = factor / divisor

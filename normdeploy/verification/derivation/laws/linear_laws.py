@@ -14,8 +14,7 @@ import numpy as np
 import onnx_ir as ir
 
 from normdeploy.array_types import Array, Floats
-from normdeploy.graph import FLOATS, ExactTensor, constant_tensor
-from normdeploy.graph.traits import is_standard
+from normdeploy.graph import FLOATS, constant_tensor
 from normdeploy.verification.derivation.gauges import Claim, along, placed, radius
 from normdeploy.verification.derivation.laws.same_operator import equal
 from normdeploy.verification.derivation.related.relation import Finding, Proof, Relation, Target
@@ -24,7 +23,7 @@ from normdeploy.verification.derivation.side.affine_laws import Affine, back, sp
 from normdeploy.verification.derivation.side.attributes import window
 from normdeploy.verification.derivation.side.checked_side import Side
 from normdeploy.verification.derivation.side.computed_rounding import off_by_rounding
-from normdeploy.verification.derivation.side.operands import inputs_of, kind
+from normdeploy.verification.derivation.side.operands import inputs_of, kind, turned_tensor
 
 
 @dataclass(frozen=True)
@@ -213,17 +212,10 @@ def _weights(side: Side, value: ir.Value | None) -> _Weights | None:
 
 def _turned(value: ir.Value | None) -> _Weights | None:
     """Return weights that a Transpose of what is stored makes, by a view: they are as large as the network."""
-    node = None if value is None else value.producer()
-    if node is None or not is_standard(node, "Transpose"):
+    found = turned_tensor(value)
+    if found is None or found[1] not in FLOATS:
         return None
-    tensor = constant_tensor(node.inputs[0])
-    if tensor is None or tensor.dtype not in FLOATS or isinstance(tensor, ExactTensor):
-        return None
-    order = node.attributes.get_ints("perm", ()) or range(len(tensor.shape))[::-1]
-    if sorted(order) != list(range(len(tensor.shape))):
-        return None
-    array = np.transpose(tensor.numpy(), order)
-    return _Weights(array, tensor.dtype, None, array.shape)
+    return _Weights(found[0], found[1], None, found[0].shape)
 
 
 def _bias(side: Side, value: ir.Value | None, size: int, factor: float = 1.0) -> tuple[Floats, Floats] | None:

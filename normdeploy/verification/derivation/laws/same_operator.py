@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from normdeploy.array_types import Array
 from normdeploy.graph import FLOATS, compress
 from normdeploy.graph.traits import Trait, has
 from normdeploy.verification.derivation.gauges import Claim
@@ -17,7 +18,8 @@ from normdeploy.verification.derivation.related.unrounded import Unlike
 from normdeploy.verification.derivation.side.attributes import difference
 from normdeploy.verification.derivation.side.beyond import alike_beyond
 from normdeploy.verification.derivation.side.body_graphs import bodies_of
-from normdeploy.verification.derivation.side.operands import inputs_of, kind
+from normdeploy.verification.derivation.side.checked_side import Side
+from normdeploy.verification.derivation.side.operands import inputs_of, kind, turned_tensor
 from normdeploy.verification.derivation.side.operator_sets import operands_of
 
 _KIN = (FLOATS, frozenset({ir.DataType.INT32, ir.DataType.INT64}))
@@ -165,27 +167,34 @@ def equal(
 
 
 def _stored_alike(relation: Relation, w: ir.Value | None, v: ir.Value | None) -> bool:
-    """Tell whether two constants are stored as the same numbers, and moved alike: the plain case, told by no number.
+    """Tell whether two constants are stored as the same numbers, and moved alike: the plain case, told as stored.
 
     Args:
         relation: the graphs. w, v: of the source and of the file.
     """
     if w is None or v is None:
         return w is v
-    want, have = relation.source.tensor(w), relation.file.tensor(v)
-    if want is not None and have is not None:
-        if want.dtype != have.dtype or want.dtype == ir.DataType.STRING or want.shape != have.shape:
-            return False
-        return np.array_equal(want.numpy(), have.numpy())
+    ours, theirs = _laid_out(relation.source, w), _laid_out(relation.file, v)
+    if ours is not None and theirs is not None:
+        (want, stored), (have, dtype) = ours, theirs
+        return stored == dtype and want.shape == have.shape and np.array_equal(want, have)
     origin, node = w.producer(), v.producer()
     if origin is None or node is None or not (relation.source.is_constant(w) and relation.file.is_constant(v)):
         return False
     if kind(origin) != kind(node) or not has(node, Trait.MOVES) or w.index() != v.index():
         return False
-    ours, theirs = inputs_of(origin), inputs_of(node)
-    if len(ours) != len(theirs) or difference(relation.source, origin, relation.file, node):
+    read, reads = inputs_of(origin), inputs_of(node)
+    if len(read) != len(reads) or difference(relation.source, origin, relation.file, node):
         return False
-    return all(_stored_alike(relation, a, b) for a, b in zip(ours, theirs, strict=True))
+    return all(_stored_alike(relation, a, b) for a, b in zip(read, reads, strict=True))
+
+
+def _laid_out(side: Side, value: ir.Value) -> tuple[Array, ir.DataType] | None:
+    """Return a constant's numbers as they are stored, turned by a view where a Transpose turns them, and their type."""
+    tensor = side.tensor(value)
+    if tensor is None:
+        return turned_tensor(value)
+    return None if tensor.dtype == ir.DataType.STRING else (tensor.numpy(), tensor.dtype)
 
 
 def _computed_alike(relation: Relation, v: ir.Value, k: int, want: np.ndarray) -> bool:

@@ -8,6 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from normdeploy.array_types import Array
+from normdeploy.graph.exact import ExactTensor, constant_tensor
 from normdeploy.graph.traits import is_standard
 
 
@@ -28,6 +29,20 @@ def filling(node: ir.Node) -> Array:
     """Return the one number that a ConstantOfShape repeats, a 0 of float32 where it names none."""
     held = node.attributes.get_tensor("value", None)
     return np.zeros(1, np.float32) if held is None else held.numpy().reshape(1)
+
+
+def turned_tensor(value: ir.Value | None) -> tuple[Array, ir.DataType] | None:
+    """Return what a Transpose makes of stored numbers, by a view, and their type; None for anything else."""
+    node = None if value is None else value.producer()
+    if node is None or not is_standard(node, "Transpose"):
+        return None
+    tensor = constant_tensor(node.inputs[0])
+    if tensor is None or tensor.dtype == ir.DataType.STRING or isinstance(tensor, ExactTensor):
+        return None
+    order = node.attributes.get_ints("perm", ()) or range(len(tensor.shape))[::-1]
+    if sorted(order) != list(range(len(tensor.shape))):
+        return None
+    return np.transpose(tensor.numpy(), order), tensor.dtype
 
 
 def is_sequence(value: ir.Value) -> bool:
