@@ -93,3 +93,18 @@ def test_it_is_idle_until_both_ends_were_reached() -> None:
         watch.begin({"x": np.zeros((1, 2), np.float32)})
         watch(node, [torch.tensor([integers], dtype=torch.uint8)])
         assert bool(watch.idle) is idle
+
+
+@pytest.mark.parametrize(("low", "alike"), [(-11, True), (-12, False)])
+def test_one_grid_in_integers_with_a_sign_and_without(low: int, alike: bool) -> None:
+    """As onnxruntime's optimizers turn signed quantizers into unsigned ones, 128 further up: the ends are the same."""
+    text = '<ir_version: 10, opset_import: ["" : 21]> g (float[n] x) => (T[n] y) { y = QuantizeLinear(x, s, z) }'
+    graphs = []
+    for kind, zero in (("int8", np.int8(low)), ("uint8", np.uint8(117))):
+        proto = parser.parse_model(text.replace("T[n]", f"{kind}[n]"))
+        proto.graph.initializer.extend([numpy_helper.from_array(np.asarray(np.float32(0.006)), "s"),
+                                        numpy_helper.from_array(np.asarray(zero), "z")])  # fmt: skip
+        graphs.append(ir.serde.deserialize_model(proto).graph)
+    signed, unsigned = graphs
+    assert (own_ends(unsigned, signed) == {}) == alike
+    assert (own_ends(signed, unsigned) == {}) == alike

@@ -59,7 +59,7 @@ def _cuts(node: ir.Node) -> tuple[tuple[int, int], Ends] | None:
     zero = np.zeros(()) if given is None else constant64(given)
     if whole is None or step is None or zero is None:
         return None
-    low, high = (((end - zero) * step).reshape(-1) for end in whole)
+    low, high = (((end - zero.astype(np.float64)) * step).reshape(-1) for end in whole)  # in its own bits it wraps
     return whole, (low, high)
 
 
