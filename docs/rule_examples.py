@@ -211,6 +211,12 @@ EXAMPLES: dict[str, Example] = {
         "else_branch = no () => (float[n,2,8,8] q) { q = Conv(x, V) }> y = Mul(a, s) }",
         {"W": _W, "V": _W, "s": (2, 1, 1)},
     ),
+    "gauge.captured_maps": Example(
+        "(bool c, float[n,2,8,8] x) => (float[n,2,8,8] y)"
+        "{ a = Mul(x, s) y = If(c) <then_branch = yes () => (float[n,2,8,8] p) { p = Conv(a, W) },"
+        "else_branch = no () => (float[n,2,8,8] q) { q = Conv(a, V) }> }",
+        {"W": _W, "V": _W, "s": (2, 1, 1)},
+    ),
     "integer.integer_pass": Example(
         "(uint8[n,4] x) => (uint8[n,4] y)"
         "{ a = DequantizeLinear(x, sx, zx) w = DequantizeLinear(W, sw, zw) b = MatMul(a, w) c = Mul(b, s)"

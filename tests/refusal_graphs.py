@@ -161,6 +161,16 @@ agraph (bool flag, float[N, 2] x) => (float[N, 2] y) <float[2] a = {{2, 3}}>
 }}
 """
 
+TURNS = """<ir_version: 8, opset_import: ["" : 18]>
+g (float[N, 3] x, int64 m, bool c) => (float[N, 3] y) <float[3] a = {2, 3, 4}> {
+    v = Mul(x, a)
+    y = Loop(m, c, x) <body = turn (int64 i, bool going, float[N, 3] s) => (bool go, float[N, 3] z) {
+        go = Identity(going)
+        [inner] r = Relu(v)
+        z = Add(r, s)
+    }>
+}"""
+
 ABSORBING = {
     "any | composed with {} it overflows": Case(lambda g: big(g, big(g, images(g))), HALF),
     "any | composed with {} it overflows | 2": Case(lambda g: big(g, big(g, images(g))), HALF),

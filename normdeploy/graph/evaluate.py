@@ -19,7 +19,6 @@ from normdeploy.errors import GraphError, InputError
 from normdeploy.graph.bodies import BODIES, run_scans
 from normdeploy.graph.inlining import inline_functions
 from normdeploy.graph.operator_evaluation import OPERATOR_ERRORS, as_constant, evaluate_node, failed, opset_of, promote
-from normdeploy.graph.traits import is_standard
 from normdeploy.graph.walk import bodies_of
 
 Hook = Callable[[ir.Node, list[Tensor]], list[Tensor] | None]
@@ -177,9 +176,10 @@ class Evaluator:
         if stand_in is not None:
             result = stand_in(inputs)
             return [result] if isinstance(result, Tensor) else list(result)
-        if not inputs and is_standard(node, "Constant"):
+        standard, kind = not node.domain, node.op_type
+        if standard and kind == "Constant" and not inputs:
             return list(self._constant(node))
-        if is_standard(node, *BODIES):
+        if standard and kind in BODIES:
 
             def run_body(body: ir.Graph, values: list[Tensor]) -> list[Tensor]:
                 known = dict(zip((str(v.name) for v in body.inputs), values, strict=True))
@@ -190,8 +190,8 @@ class Evaluator:
                 return [found[name] for name in names]
 
             try:
-                scans = node.op_type == "Scan" and opset_of(node, self._imports) < 9
-                return (run_scans if scans else BODIES[node.op_type])(node, inputs, run_body)
+                scans = kind == "Scan" and opset_of(node, self._imports) < 9
+                return (run_scans if scans else BODIES[kind])(node, inputs, run_body)
             except OPERATOR_ERRORS as error:
                 raise failed(node, inputs, error) from error
         return evaluate_node(node, inputs, dtype=self.dtype, opset_imports=self._imports)
@@ -235,10 +235,12 @@ def _needed(
     required = {name for name in wanted if name not in overrides}
     nodes: list[tuple[ir.Node, list[str]]] = []
     for node in reversed(among):
-        if any(output.name in required for output in node.outputs):
-            names = _read_names(node)
-            nodes.append((node, names))
-            required.update(name for name in names if name not in overrides)
+        for output in node.outputs:
+            if output.name in required:
+                names = _read_names(node)
+                nodes.append((node, names))
+                required.update([name for name in names if name not in overrides] if overrides else names)
+                break
     nodes.reverse()
     return nodes
 

@@ -26,6 +26,11 @@ _CHANNELS_SCALED = 21
 """Before this operator set a GroupNormalization had one scale for each group."""
 
 
+def may_misfit(node: ir.Node) -> bool:
+    """Tell whether anything is asked of the sizes of a node's inputs."""
+    return kind_of(node) in _ROWS
+
+
 def misfit(node: ir.Node, opset: int, shapes: Sequence[Sizes]) -> str | None:
     """Return in what the sizes of a node's inputs do not fit it, or None where they do, as far as they are known.
 

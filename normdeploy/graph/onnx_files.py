@@ -19,6 +19,7 @@ from normdeploy.files import storage, written_together
 from normdeploy.graph.model_check import check_model, check_proto, dense
 from normdeploy.onnxfile.data_places import point_to, pointed, put_inside
 from normdeploy.onnxfile.model import ModelFile, read_model
+from normdeploy.onnxfile.named_bytes import Content
 from normdeploy.onnxfile.raw_data import raw_places
 from normdeploy.onnxfile.stored import forget_unknown_sizes, graphs, spell_domains
 from normdeploy.ort.specs import TensorSpec
@@ -82,7 +83,7 @@ def _mapped(tensor: ir.ExternalTensor) -> ir.TensorProtocol:
         )
 
 
-def _view_weights(model: ir.Model, content: bytes, places: Mapping[str, tuple[int, int]]) -> None:
+def _view_weights(model: ir.Model, content: Content, places: Mapping[str, tuple[int, int]]) -> None:
     """Take the initializers of the main graph from their places in a model's bytes, without a copy."""
     for name, value in model.graph.initializers.items():
         tensor, (start, length) = value.const_value, places.get(name, (0, 0))

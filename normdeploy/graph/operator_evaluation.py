@@ -15,7 +15,7 @@ from torch import Tensor
 from normdeploy.array_types import Array
 from normdeploy.errors import GraphError
 from normdeploy.graph.exact import FLOATS, held_tensor, tensor64
-from normdeploy.graph.fitting_sizes import misfit
+from normdeploy.graph.fitting_sizes import may_misfit, misfit
 from normdeploy.graph.onnx_reference import reference_session, run_reference
 from normdeploy.graph.operators import OPERATORS, Call
 from normdeploy.graph.operators.asked_sizes import require_result
@@ -98,8 +98,10 @@ def evaluate_node(
             raise GraphError(f"Constant {node.name} holds no tensor value; expected a dense one")
         return [as_constant(tensor, dtype)]
     call, implementation = Call(node, opset, dtype), OPERATORS.get(kind_of(node))
-    if said := misfit(node, opset, [None if item is None else tuple(item.shape) for item in inputs]):
-        raise failed(node, inputs, ValueError(said))
+    if may_misfit(node):
+        said = misfit(node, opset, [None if item is None else tuple(item.shape) for item in inputs])
+        if said:
+            raise failed(node, inputs, ValueError(said))
     try:
         require_result(call, inputs)
     except OPERATOR_ERRORS as error:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 
 from normdeploy.files import open_regular, storage
+from normdeploy.onnxfile.named_bytes import Content
 
 KEY = "normdeploy.certificate"
 """Metadata key of a certificate's digest, the one entry that the content's digest leaves out."""
@@ -25,7 +26,7 @@ def all_digests(content: str, data: dict[str, str]) -> dict[str, str]:
     return {CONTENT: content} | {f"./{name}" if name == CONTENT else name: digest for name, digest in data.items()}
 
 
-def own_digest(model: str | os.PathLike[str] | bytes) -> tuple[str | None, str] | None:
+def own_digest(model: str | os.PathLike[str] | Content) -> tuple[str | None, str] | None:
     """Return the certificate's digest that a file names, and the SHA-256 of its other bytes.
 
     The fields of the outermost message are walked; what is inside them is not looked at. This is the digest of a file's
@@ -41,7 +42,7 @@ def own_digest(model: str | os.PathLike[str] | bytes) -> tuple[str | None, str] 
     Raises:
         StorageError: the file cannot be read.
     """
-    if isinstance(model, bytes):
+    if isinstance(model, Content):
         return _digested(model)
     with storage(model, "read"), open_regular(model) as stream:
         if not os.fstat(stream.fileno()).st_size:
@@ -50,7 +51,7 @@ def own_digest(model: str | os.PathLike[str] | bytes) -> tuple[str | None, str] 
             return _digested(content)
 
 
-def _digested(content: mmap.mmap | bytes) -> tuple[str | None, str] | None:
+def _digested(content: mmap.mmap | Content) -> tuple[str | None, str] | None:
     if not len(content):
         return None
     named: str | None = None
@@ -68,7 +69,7 @@ def _digested(content: mmap.mmap | bytes) -> tuple[str | None, str] | None:
     return named, digest.hexdigest()
 
 
-def with_entry(content: bytes, value: str) -> bytes:
+def with_entry(content: Content, value: str) -> bytes:
     """Return a model's bytes with the certificate's digest as its last entry, and no other; the rest stays as it is.
 
     Args:
@@ -108,18 +109,18 @@ def holds_functions(path: str | os.PathLike[str]) -> bool:
     return False
 
 
-def _add(digest: hashlib._Hash, content: mmap.mmap | bytes, start: int, end: int) -> None:
+def _add(digest: hashlib._Hash, content: mmap.mmap | Content, start: int, end: int) -> None:
     with memoryview(content) as view, view[start:end] as part:
         digest.update(part)
 
 
-def _entry(content: mmap.mmap | bytes, start: int, end: int) -> tuple[str, str]:
+def _entry(content: mmap.mmap | Content, start: int, end: int) -> tuple[str, str]:
     """Return key and value of a metadata entry."""
-    parts = {number: content[body:stop].decode() for number, _, body, stop in fields(content, start, end)}
+    parts = {number: str(content[body:stop], "utf-8") for number, _, body, stop in fields(content, start, end)}
     return parts.get(1, ""), parts.get(2, "")
 
 
-def fields(content: mmap.mmap | bytes, start: int, end: int) -> Iterator[tuple[int, int, int, int]]:
+def fields(content: mmap.mmap | Content, start: int, end: int) -> Iterator[tuple[int, int, int, int]]:
     """Yield (number, start, start of its body, end) of each field of a message.
 
     Raises:
@@ -144,7 +145,7 @@ def fields(content: mmap.mmap | bytes, start: int, end: int) -> Iterator[tuple[i
         place = stop
 
 
-def _varint(content: mmap.mmap | bytes, place: int) -> tuple[int, int]:
+def _varint(content: mmap.mmap | Content, place: int) -> tuple[int, int]:
     value = shift = 0
     while shift < 70:
         byte = content[place]

@@ -14,6 +14,7 @@ from normdeploy.errors import GraphError
 from normdeploy.files import copy_with_digest, sha256_file, storage
 from normdeploy.onnxfile.data_places import put_inside
 from normdeploy.onnxfile.light import KEY, all_digests, own_digest
+from normdeploy.onnxfile.named_bytes import NamedBytes
 from normdeploy.onnxfile.outline import Outline, parse_into
 from normdeploy.onnxfile.stored import graphs, spell_domains
 
@@ -26,10 +27,11 @@ class ModelFile(Outline):
     """An ONNX file as it was read, all of it.
 
     Args:
-        path: where. content: its bytes. proto: what they say.
+        path: where. content: its bytes. proto: what they say. held: the bytes as runtimes may be given them.
     """
 
     proto: onnx.ModelProto
+    held: NamedBytes
 
     def copy_to(self, folder: Path) -> Copied:
         """Copy the file and its data into an empty folder, under the names they have.
@@ -41,7 +43,7 @@ class ModelFile(Outline):
             StorageError: something cannot be read or written.
         """
         target = folder / self.path.name
-        held = None if self.data or self._turns or len(self.content) > HELD else self.content
+        held = None if self.data or self._turns or len(self.content) > HELD else self.held
         with storage(folder):
             if held is None:
                 target.write_bytes(self.content)
@@ -92,18 +94,18 @@ class Copied:
     file: str
     content: str
     data: dict[str, str]
-    held: bytes | None = None
+    held: NamedBytes | None = None
 
     @cached_property
     def path(self) -> Path:
         """The copy as a file."""
         if self.held is not None:
             with storage(self.target):
-                self.target.write_bytes(self.held)
+                self.target.write_bytes(self.held.content)
         return self.target
 
     @property
-    def runs(self) -> bytes | Path:
+    def runs(self) -> NamedBytes | Path:
         """What runtimes are given."""
         return self.path if self.held is None else self.held
 
@@ -138,16 +140,19 @@ def set_metadata(proto: onnx.ModelProto, pairs: list[tuple[str, str]]) -> None:
         proto.metadata_props.add(key=key, value=value)
 
 
-def read_model(path: str | os.PathLike[str]) -> ModelFile:
+def read_model(path: str | os.PathLike[str], *, named: bool = False) -> ModelFile:
     """Read an ONNX file's own bytes, once; its data stays where it is.
+
+    Args:
+        path: the file. named: where a runtime is to open what was read.
 
     Raises:
         GraphError: it is missing, no regular file, or is not ONNX.
         StorageError: it cannot be read.
     """
     proto = onnx.ModelProto()
-    file, content = parse_into(proto, path)
-    return ModelFile(file, content, proto)
+    file, held = parse_into(proto, path, read=NamedBytes.read if named else NamedBytes.unnamed)
+    return ModelFile(file, held.content, proto, held)
 
 
 def whole_proto(path: str | os.PathLike[str]) -> onnx.ModelProto:

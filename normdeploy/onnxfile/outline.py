@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -13,6 +15,7 @@ from google.protobuf.message import DecodeError
 from normdeploy.errors import GraphError
 from normdeploy.files import names_data, open_regular, require_model_file, storage
 from normdeploy.onnxfile.data_places import Place, find_places, point_to, put_inside
+from normdeploy.onnxfile.named_bytes import Content, NamedBytes
 from normdeploy.onnxfile.schema import new_model
 
 _DATA_FOLDER = "session.model_external_initializers_file_folder_path"  # onnxruntime's, of a model given as bytes
@@ -28,7 +31,7 @@ class Outline:
     """
 
     path: Path
-    content: bytes
+    content: Content
     proto: Any
 
     @cached_property
@@ -54,12 +57,17 @@ def read_outline(path: str | os.PathLike[str]) -> Outline:
         StorageError: it cannot be read.
     """
     proto = new_model()
-    file, content = parse_into(proto, path)
-    return Outline(file, content, proto)
+    file, held = parse_into(proto, path)
+    return Outline(file, held.content, proto)
 
 
-def parse_into(proto: Any, path: str | os.PathLike[str]) -> tuple[Path, bytes]:
+def parse_into(
+    proto: Any, path: str | os.PathLike[str], *, read: Callable[[io.BufferedReader], NamedBytes] = NamedBytes.unnamed
+) -> tuple[Path, NamedBytes]:
     """Read an ONNX file's own bytes into a message; return its path and the bytes.
+
+    Args:
+        proto: gets what they say. path: the file. read: how they are read.
 
     Raises:
         GraphError: it is missing, no regular file, or is not ONNX.
@@ -67,15 +75,15 @@ def parse_into(proto: Any, path: str | os.PathLike[str]) -> tuple[Path, bytes]:
     """
     file = require_model_file(path)
     with storage(file, "read"), open_regular(file) as stream:
-        content = stream.read()
+        held = read(stream)
     try:
-        proto.ParseFromString(content)
+        proto.ParseFromString(held.content)
     except DecodeError as error:
         raise GraphError(
             f"{file} cannot be read as ONNX ({error}); expected a valid .onnx file: it may be cut short, fetch or "
             "export it again"
         ) from error
-    return file, content
+    return file, held
 
 
 def session_source(path: str | os.PathLike[str]) -> tuple[str | bytes, dict[str, str]]:
@@ -93,10 +101,10 @@ def session_source(path: str | os.PathLike[str]) -> tuple[str | bytes, dict[str,
     check_ends(path)
     given = os.fspath(path)
     if not names_data(path):
-        return given if _is_utf8(given) else read_outline(path).content, {}
+        return given if _is_utf8(given) else bytes(read_outline(path).content), {}
     model = read_outline(path)
     if not model.external:
-        return given if _is_utf8(given) else model.content, {}
+        return given if _is_utf8(given) else bytes(model.content), {}
     folder = Path(os.path.commonpath([place.file.parent for _, place in model.external]))
     if not _is_utf8(str(folder)):
         raise GraphError(f"{folder} is no name in UTF-8; expected one, for onnxruntime reads data there: rename it")

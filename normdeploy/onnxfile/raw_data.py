@@ -6,11 +6,12 @@ protobuf hands out a copy of a field of bytes each time it is asked.
 from __future__ import annotations
 
 from normdeploy.onnxfile.light import fields
+from normdeploy.onnxfile.named_bytes import Content
 
 _GRAPH, _INITIALIZER, _NAME, _RAW_DATA = 7, 5, 8, 9  # numbers of fields in ModelProto, GraphProto and TensorProto
 
 
-def raw_places(content: bytes) -> dict[str, tuple[int, int]]:
+def raw_places(content: Content) -> dict[str, tuple[int, int]]:
     """Return first byte and length of the raw data of the main graph's initializers, by name.
 
     Left out are those that hold none, or share a name.
@@ -29,7 +30,7 @@ def raw_places(content: bytes) -> dict[str, tuple[int, int]]:
             # of a field that is there twice, the last one counts
             parts = {which: (start, stop) for which, _, start, stop in fields(content, body, end)}
             start, stop = parts.get(_NAME, (0, 0))
-            name = content[start:stop].decode()
+            name = str(content[start:stop], "utf-8")
             if name in found:
                 shared.add(name)
             start, stop = parts.get(_RAW_DATA, (0, 0))

@@ -10,6 +10,8 @@ from typing import Any
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
+from normdeploy.onnxfile.named_bytes import Content
+
 _FIELD = descriptor_pb2.FieldDescriptorProto
 _SCALARS = {
     "int32": _FIELD.TYPE_INT32,
@@ -85,7 +87,7 @@ def new_model() -> Any:
     return _MODEL()
 
 
-def parsed(content: bytes) -> Any:
+def parsed(content: Content) -> Any:
     """Return the model that some bytes hold."""
     model = new_model()
     model.ParseFromString(content)

@@ -10,6 +10,7 @@ import os
 from typing import Any
 
 from normdeploy.files import words_in
+from normdeploy.onnxfile.named_bytes import Content
 from normdeploy.onnxfile.outline import read_outline
 from normdeploy.onnxfile.schema import parsed
 from normdeploy.onnxfile.stored import with_bodies
@@ -46,7 +47,7 @@ def saturates(machine: Machine) -> bool:
     return not _DOT_PRODUCTS & set(machine.instructions)
 
 
-def product_entries(model: str | os.PathLike[str] | bytes, *, stored: bool | None = None) -> dict[str, str]:
+def product_entries(model: str | os.PathLike[str] | Content, *, stored: bool | None = None) -> dict[str, str]:
     """Return the session entries with which a model's products are exact here; none where they are anyway.
 
     Products of 8 bits stay as they are where onnxruntime cannot be asked, see :func:`can_be_asked`.
@@ -56,10 +57,10 @@ def product_entries(model: str | os.PathLike[str] | bytes, *, stored: bool | Non
     """
     word = _DEQUANTIZE.encode()
     if stored is None:
-        stored = word in model if isinstance(model, bytes) else bool(words_in(model, [word]))
+        stored = word in bytes(model) if isinstance(model, Content) else bool(words_in(model, [word]))
     found = dict([WHOLE_OPERANDS]) if stored else {}
     if saturates(this_machine()):
-        proto = None if not stored else parsed(model) if isinstance(model, bytes) else read_outline(model).proto
+        proto = None if not stored else parsed(model) if isinstance(model, Content) else read_outline(model).proto
         if proto is None or can_be_asked(proto):
             found |= dict([EXACT_PRODUCTS])
     return found

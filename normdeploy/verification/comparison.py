@@ -51,7 +51,7 @@ def copied_file(path: str | os.PathLike[str], folder: Path) -> tuple[Copied, Mod
     Nothing where the copy has to be read again: places of data are those of the file that was copied.
     """
     folder.mkdir()
-    read = read_model(path)
+    read = read_model(path, named=True)
     copied = read.copy_to(folder)
     return copied, None if read.data else read
 

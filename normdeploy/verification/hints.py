@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from normdeploy.errors import GraphError
 from normdeploy.graph.derivation import MOST_BYTES, Derivation, read_derivation
 from normdeploy.onnxfile.light import own_digest
+from normdeploy.onnxfile.named_bytes import NamedBytes
 from normdeploy.verification.record.certificate import certificate_path, certified_derivation
 from normdeploy.verification.record.kept_derivation import MOST_BYTES as MOST_CERTIFICATE
 from normdeploy.verification.record.kept_derivation import derivation_path, read_bytes
@@ -36,7 +37,7 @@ class Hints:
     anew: Derivation | None = None
 
 
-def kept_hints(path: str | os.PathLike[str], copy: str | os.PathLike[str] | bytes, anew: Derivation) -> Hints:
+def kept_hints(path: str | os.PathLike[str], copy: str | os.PathLike[str] | NamedBytes, anew: Derivation) -> Hints:
     """Return the hints that are kept beside a file, or those made anew.
 
     Args:
@@ -48,7 +49,7 @@ def kept_hints(path: str | os.PathLike[str], copy: str | os.PathLike[str] | byte
     beside = derivation_path(path)
     if not os.path.lexists(beside):
         return Hints(anew)
-    named = (own_digest(copy) or (None, ""))[0]
+    named = (own_digest(copy.content if isinstance(copy, NamedBytes) else copy) or (None, ""))[0]
     if named is None:
         return _rejected(anew, f"{beside.name} is not used: the file names no certificate")
     certificate = certificate_path(path)

@@ -12,6 +12,7 @@ import pytest
 from normdeploy.onnxfile import model
 from normdeploy.onnxfile.light import KEY, own_digest
 from normdeploy.onnxfile.model import read_model, set_metadata
+from normdeploy.onnxfile.named_bytes import NamedBytes
 from normdeploy.verification import verify
 
 HEAD = '<ir_version: 10, opset_import: ["": 20]> g (float[N,2] x) => (float[N,2] y) '
@@ -34,7 +35,8 @@ def test_a_file_that_holds_all_its_data_is_written_again_where_its_path_is_asked
     copied = read_model(path).copy_to(folder)
     content = path.read_bytes()
     path.write_bytes(b"replaced")
-    assert (copied.runs, list(folder.iterdir())) == (content, [])
+    assert isinstance(copied.runs, NamedBytes)
+    assert (bytes(copied.runs.content), list(folder.iterdir())) == (content, [])
     assert copied.files == {"net.onnx": hashlib.sha256(content).hexdigest()}
     assert copied.path == folder / "net.onnx"
     assert copied.path.read_bytes() == content

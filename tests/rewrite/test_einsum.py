@@ -163,3 +163,33 @@ def test_an_axis_without_elements_has_a_result_without_elements():
     g = GraphBuilder()
     g.output(g.op("Einsum", g.input("x", ["B", 6, "N"]), rng.normal(size=(4, 6)), equation="bcn,oc->bon"))
     assert fold_proto(g).agree(g.feeds(rng, B=2, N=0)).ops == {"MatMul": 1}
+
+
+@pytest.mark.parametrize("between", [None, "Relu"])
+@pytest.mark.parametrize(("equation", "bias"), [("bd,edh->ebh", (3, 1, 5)), ("bd,edh->beh", (3, 5))])
+def test_a_shift_goes_into_what_is_added_later(equation, bias, between):
+    """No Add of its own stands behind the product then, unless something between does not let the shift pass."""
+    rng = np.random.default_rng(0)
+    g = GraphBuilder()
+    x = g.op(
+        "BatchNormalization", g.input("x", ["B", 8]), *rng.normal(size=(3, 8)), rng.uniform(0.5, 2, 8), name="norm"
+    )
+    y = g.op("Einsum", x, rng.normal(size=(3, 8, 5)), equation=equation)
+    y = y if between is None else g.op(between, y)
+    g.output(g.op("Add", y, rng.normal(size=bias), name="bias"))
+    result = fold_proto(g).folded().agree(g.feeds(rng, B=4))
+    turned = {"Transpose": 1} if equation == "bd,edh->ebh" else {}
+    relu = {} if between is None else {between: 1}
+    assert result.ops == {"MatMul": 1, "Reshape": 1, **turned, **relu, "Add": 1 if between is None else 2}
+
+
+def test_what_is_shown_of_a_product_gets_its_shift_there():
+    rng = np.random.default_rng(0)
+    g = GraphBuilder()
+    x = g.op(
+        "BatchNormalization", g.input("x", ["B", 8]), *rng.normal(size=(3, 8)), rng.uniform(0.5, 2, 8), name="norm"
+    )
+    y = g.op("MatMul", x, rng.normal(size=(8, 6)))
+    g.output(y)
+    g.output(g.op("Add", g.op("Reshape", y, np.array([-1, 2, 3])), rng.normal(size=(2, 3)), name="bias"))
+    assert fold_proto(g).folded().agree(g.feeds(rng, B=4)).ops == {"MatMul": 1, "Add": 2, "Reshape": 1}

@@ -93,6 +93,20 @@ GRAPHS: dict[str, Graph] = {
         [{**shapes, "c": ()} for shapes in PICTURES],
         {"w1": drawn(4, 3, 1, 1), "w2": drawn(4, 3, 1, 1), "d": drawn(4), **norm(4)},
     ),
+    "norm in front of an If": Graph(
+        """g (float[N,4,H,W] x, bool c) => (float[N,4,H,W] y) {
+            k = Sin (x) z = BatchNormalization(k, g, h, m, v)
+            y = If (c) < then_branch = t () => (float[N,4,H,W] a) { a = Conv(z, w1) },
+                         else_branch = e () => (float[N,4,H,W] b) { b = Conv(z, w2, d) } > }""",
+        [{"x": (n, 4, 5, 6), "c": ()} for n in (1, 2)],
+        {"w1": drawn(4, 4, 1, 1), "w2": drawn(4, 4, 1, 1), "d": drawn(4), **norm(4)},
+    ),
+    "a list": Graph(
+        """g (float[N,4] x) => (float[N,5] y) { a = Mul(x, s) e = SequenceEmpty() q = SequenceInsert(e, x)
+            r = SequenceInsert(q, a, nought) k = ConcatFromSequence<axis = 1>(r) y = MatMul(k, w) }""",
+        ROWS,
+        {"nought": np.array(0), "s": positive(4), "w": drawn(8, 5)},
+    ),
     "norms in branches": Graph(norms_in_bodies.BRANCHES, BODIES),
     "norms in a Loop": Graph(norms_in_bodies.STEPS, BODIES),
     "Einsum": Graph(

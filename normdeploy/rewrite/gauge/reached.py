@@ -3,7 +3,8 @@
 What an absorber reads and what it writes have gauges that are free of each other, so that nothing is asked beyond it:
 in a transformer, of most of the graph. What lies beyond stays what it is, whoever reads it. A product is no absorber
 for what varies along its rows. That its ties tell (:attr:`.ties.Ties.passed`), or in front of it a map that stays
-because what the product writes has one gauge for all rows; the search goes on there.
+because what the product writes has one gauge for all rows; the search goes on there. Nor is one without a bias, where
+a constant is added to what is made of its result: that one takes a shift, for which the product would need an Add.
 """
 
 from __future__ import annotations
@@ -12,9 +13,10 @@ from collections.abc import Collection, Iterable, Sequence
 
 import onnx_ir as ir
 
-from normdeploy.graph import FLOATS, constant_tensor
+from normdeploy.graph import FLOATS, constant_tensor, is_constant
+from normdeploy.graph.edit import only_reader
 from normdeploy.graph.linear_view import Form, linear_of
-from normdeploy.graph.traits import Trait, has
+from normdeploy.graph.traits import Trait, has, is_standard
 from normdeploy.rewrite.affine.affine_node import is_affine
 from normdeploy.rewrite.affine.replacement import reads_shape_only
 from normdeploy.rewrite.gauge.rules import rule_of
@@ -67,10 +69,20 @@ class Reached:
         if rule.absorbs and (linear is None or stored_bias(linear) is None):
             if linear is None or not product:
                 return []
-            if product_of(node) is not None:
+            made = product_of(node)
+            if made is not None:
                 self.products.append(node)
-                return []
+                return [made.result] if made.addend is None and _is_biased_later(made.result) else []
         return [*node.inputs, *node.outputs]
+
+
+def _is_biased_later(value: ir.Value) -> bool:
+    """Tell whether a value is only moved before a constant is added to it, which can take up a shift."""
+    reader = only_reader(value)
+    while has(reader, Trait.MOVES) and reader is not None and reader.inputs[0] is value:
+        value = reader.outputs[0]
+        reader = only_reader(value)
+    return reader is not None and is_standard(reader, "Add") and any(map(is_constant, reader.inputs))
 
 
 def ends_of(node: ir.Node) -> list[ir.Value]:

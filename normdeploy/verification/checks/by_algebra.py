@@ -19,6 +19,7 @@ from normdeploy.verification.derivation.checker import check_derivation, unchang
 from normdeploy.verification.derivation.related.report import Report, Row
 from normdeploy.verification.derivation.side.operands import kind
 from normdeploy.verification.derivation.side.plainly import written_plainly
+from normdeploy.verification.derivation.side.value_facts import copied
 from normdeploy.verification.hints import PLAIN, Hints
 from normdeploy.verification.record.answers import Check, Question, Status
 from normdeploy.verification.record.measured import Confirmed, OpenOperator
@@ -99,7 +100,17 @@ def _wrong_rows(context: Context, report: Report, hints: Hints) -> list[Row]:
     if context.own:
         return rows if beyond or hints.origin != PLAIN else _not_as_written(context, rows)
     # a scale that one operator takes up and another gives back leaves two numbers that are not as expected
-    return rows if len(beyond) == 1 or (beyond and not _undone(context)) else []
+    return beyond if _read_alike(beyond) or (beyond and not _undone(context)) else []
+
+
+def _read_alike(rows: list[Row]) -> bool:
+    """Tell whether operators read one stored constant, as layers that share weights do, so that one number is wrong."""
+    read = []
+    for row in rows:
+        nodes = (row.node, *(row.wrong.parts if row.wrong else ()))
+        values = {copied(value) for node in nodes for value in node.inputs if value is not None}
+        read.append({value for value in values if constant_tensor(value) is not None})
+    return len(rows) == 1 or bool(rows and set.intersection(*read))
 
 
 def _not_as_written(context: Context, rows: list[Row]) -> list[Row]:

@@ -47,10 +47,11 @@ from normdeploy.verification.derivation.laws.recurrent_laws import confirm_recur
 from normdeploy.verification.derivation.laws.same_operator import confirm_cast, confirm_same
 from normdeploy.verification.derivation.laws.tables import confirm_table
 from normdeploy.verification.derivation.laws.written import confirm_written
+from normdeploy.verification.derivation.nearby import nearby, region_nearby
 from normdeploy.verification.derivation.regions.analytic import confirm_analytic
-from normdeploy.verification.derivation.regions.over_rows import laws_over_rows, over_rows_nearby
+from normdeploy.verification.derivation.regions.over_rows import laws_over_rows
 from normdeploy.verification.derivation.related.hinted_values import Hinted
-from normdeploy.verification.derivation.related.relation import Finding, Proof, Relation, Target, identity
+from normdeploy.verification.derivation.related.relation import Finding, Proof, Relation, Target
 from normdeploy.verification.derivation.related.report import Report, Row, rows_behind
 from normdeploy.verification.derivation.related.stored_rounding import Wrong
 from normdeploy.verification.derivation.related.unrounded import Constants
@@ -58,7 +59,6 @@ from normdeploy.verification.derivation.related.waiting import shifted
 from normdeploy.verification.derivation.side.affine_laws import back, step_of
 from normdeploy.verification.derivation.side.beyond import alike_beyond
 from normdeploy.verification.derivation.side.checked_side import Side
-from normdeploy.verification.derivation.side.movement import first_moved
 from normdeploy.verification.derivation.side.operands import kind
 from normdeploy.verification.derivation.side.value_facts import fed_alike
 from normdeploy.verification.derivation.to_be_seen import ShownBySamples
@@ -211,7 +211,6 @@ class _Checker:
                 row.identity = "passes on what it reads"
                 return
         hinted = list(self.hints.of(value))
-        row.hinted = row.hinted or bool(hinted)
         behind = None if hinted or asked else shifted(relation.file, value)
         if behind is not None and any(self.hints.of(behind)):
             self.waiting[value] = node
@@ -221,12 +220,21 @@ class _Checker:
             self._value(self.waiting.pop(read), read, asked=True)
             proven = self._as_hinted(row, value, hinted)
         if not proven:
-            proven = any(self._try(row, value, target) for target in self._nearby(node, value))
+            targets = list(nearby(relation, node, value))
+            proven = any(self._try(row, value, target) for target in targets)
+            if not proven and (found := region_nearby(relation, value, targets, self.constants)) is not None:
+                self._prove(node, found)
+                proven = True
         if not proven:
-            for hint, target in hinted:
-                self.used.add(hint)
-                if self.hints.meant.only(hint, value):
-                    relation.add(target.value, Claim(value, target.scale, target.shift, True, target.rows))
+            self.used |= {hint for hint, _ in hinted}
+            for target in [target for hint, target in hinted if self.hints.meant.only(hint, value)]:
+                self._assume(value, target)
+            if row.against is not None and row.against[0] is value:  # all fits but the numbers that are named
+                self._assume(value, row.against[1])
+
+    def _assume(self, value: ir.Value, target: Target) -> None:
+        """Go on as if a value were what it may stand for."""
+        self.relation.add(target.value, Claim(value, target.scale, target.shift, True, target.rows))
 
     def _as_hinted(self, row: Row, value: ir.Value, hinted: Sequence[tuple[Hint, Target]]) -> bool:
         """Try what the derivation says of a value; tell whether it is known what the value is."""
@@ -234,28 +242,29 @@ class _Checker:
         for hint, target in hinted:
             if proven and self.hints.meant.another(hint, value):  # computed alike, as queries and keys of one norm
                 continue
-            known_already = relation.known(target.value, value, rows=target.rows)
-            sure = self.hints.meant.only(hint, value)
-            if (known_already is None or (known_already.scale == 0).any()) and self._try(row, value, target, sure=sure):
+            known = relation.known(target.value, value, rows=target.rows)
+            if known is not None and known.scale.all():
+                relation.add(target.value, known)  # where regions of the source begin
+            elif self._try(row, value, target, sure=self.hints.meant.only(hint, value)):
                 self.used.add(hint)
                 proven = True
         return proven or bool(relation.by_file.get(value) or relation.in_rows.get(value))
 
     def _try(self, row: Row, value: ir.Value, target: Target, *, sure: bool = False) -> bool:
+        told = False  # a number that was held against its own is wrong, however little of a result it moves
         for finding in self._findings(row.node, value, target):
             if isinstance(finding, Proof) and not self._hides(row, finding):
                 self._prove(row.node, finding)
                 return True
-            if isinstance(finding, Wrong) and (sure or finding.rounding):
-                if row.wrong is None or (finding.rounding and not row.wrong.rounding):
-                    row.wrong, row.reason = finding, finding.text
+            if isinstance(finding, Wrong) and not (finding.rounding and told):
+                told |= row.take(finding, (value, target), sure=sure)
             elif isinstance(finding, str) and finding and row.wrong is None and (target.hinted or not row.reason):
                 row.reason = finding
         return False
 
     def _hides(self, row: Row, proof: Proof) -> bool:
         """Tell whether the rounding of later constants would make up for a number that is wrong by itself."""
-        return any(node is not row.node and self.rows[node].wrong for node in proof.nodes if node in self.rows)
+        return any(node is not row.node and self.rows[node].is_wrong for node in proof.nodes if node in self.rows)
 
     def _findings(self, node: ir.Node, value: ir.Value, target: Target) -> Iterator[Finding]:
         """Try one law after the other; operands that contradict each other prove nothing."""
@@ -289,12 +298,3 @@ class _Checker:
                 yield confirm_bodies(relation, node, origin, self._inside)
         if target.hinted:
             yield confirm_analytic(relation, value, target, self.constants)
-
-    def _nearby(self, node: ir.Node, value: ir.Value) -> Iterator[Target]:
-        read = [*(v for v in node.inputs if v is not None), *first_moved(value, self.relation.by_file)]
-        read += [step.value for v in read for step in back(self.relation.file, v)]
-        for w in self.relation.near(read):
-            rank = self.relation.rank(w)
-            if rank is not None and self.relation.alike(w, value):
-                yield identity(w, rank)
-        yield from over_rows_nearby(self.relation, read, value)

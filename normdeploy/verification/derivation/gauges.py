@@ -12,6 +12,9 @@ from normdeploy.array_types import Array, Floats
 NOISE = 1e-12
 """Float64's own rounding over a few operations, relative to the largest term of a sum."""
 
+VANISHING, _VAST = 2.0**-200, 2.0**150
+"""What a scale of 0 counts as where its inverse scales what it is computed of, and what no other scale exceeds."""
+
 _ROUNDOFF = {
     ir.DataType.FLOAT: (2.0**-24, 2.0**-126),
     ir.DataType.FLOAT16: (2.0**-11, 2.0**-14),
@@ -53,7 +56,12 @@ class Claim:
 
 
 def composed(outer: Floats, add: Floats, scale: Floats, shift: Floats) -> tuple[Floats, Floats]:
-    """Return s and t of outer * (scale v + shift) + add; what float64's rounding leaves of 1 and 0 is 1 and 0."""
+    """Return s and t of outer * (scale v + shift) + add; what float64's rounding leaves of 1 and 0 is 1 and 0.
+
+    Of a row that a map scales by 0 a file keeps the shift alone. That its weights are 0 is confirmed as their being
+    less than any number, by a scale that is vast; so the 0 is less than any number here, and their product a scale.
+    """
+    outer = np.where((outer == 0) & (np.abs(scale) > _VAST), VANISHING, outer)
     product, moved = outer * scale, outer * shift
     product = np.where(np.abs(product - 1) <= NOISE, 1.0, product)
     total = moved + add

@@ -102,6 +102,7 @@ class FlipRecord:
         # An operator that quantizes its own result has a quantizer whose values flip, as one that stands alone
         self._model = written_out(subject.model)
         self._evaluator = subject.evaluator if self._model is subject.model else Evaluator(self._model)
+        self._quantizes = quantizes(self._evaluator)
         self.found: list[Flips] = []
         self.sizes: Counter[tuple[int, Setting]] = Counter()
         self._reach: dict[int, tuple[Case, list[_Reach]]] = {}
@@ -114,7 +115,7 @@ class FlipRecord:
         """
         place = result.index
         got, truth = outputs[place], case.truth[place]
-        if got.shape != truth.shape or not quantizes(self._evaluator):
+        if got.shape != truth.shape or not self._quantizes:
             return False
         self.sizes[place, setting] += int(got.size)
         if result.holds or not np.isfinite(got.astype(np.float64)).all():

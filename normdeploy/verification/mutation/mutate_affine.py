@@ -9,11 +9,12 @@ import torch
 from torch import Tensor
 
 from normdeploy.graph import AFFINE_DOMAIN, constant64, evaluate_node, module_path
-from normdeploy.graph.traits import Trait, has
+from normdeploy.graph.traits import Trait, has, is_standard
 from normdeploy.rewrite.affine import RecogniseAffine
+from normdeploy.rewrite.affine.affine_operators import Match, match
 from normdeploy.rewrite.rewrite_context import RewriteContext
 from normdeploy.verification.mutation.mutant_sites import border_sites
-from normdeploy.verification.mutation.mutants import Apply, Mutant, Site, Values, epsilon_words, is_norm
+from normdeploy.verification.mutation.mutants import BATCH_NORM, Apply, Mutant, Site, Values, epsilon_words, is_norm
 
 _LARGEST_EPSILON = 1e-2
 _UNDER_ROOT = frozenset({"Sqrt", "Pow", "Reciprocal"})
@@ -24,8 +25,11 @@ def affine_sites(canonical: ir.Model) -> list[Site]:
 
     They are found by the same recognition that folds them; BatchNormalization operators are sites of their own.
     """
+    plain = (node for node in canonical.graph if not is_standard(node, BATCH_NORM))
+    if not any(isinstance(match(node), Match) for node in plain):
+        return []
     recognised = canonical.clone()
-    RecogniseAffine(RewriteContext(check=False))(recognised)
+    RecogniseAffine(RewriteContext(check=False), norms=False)(recognised)
     producers = {str(o.name): node for node in canonical.graph for o in node.outputs}
     sites = []
     for node in recognised.graph:

@@ -14,6 +14,7 @@ from onnxruntime.capi.onnxruntime_inference_collection import Session
 
 from normdeploy.errors import GraphError, UsageError
 from normdeploy.graph.walk import nodes_of
+from normdeploy.onnxfile.named_bytes import Content, NamedBytes
 from normdeploy.onnxfile.outline import session_source
 from normdeploy.ort.byte_products import product_entries
 from normdeploy.ort.levels import available_levels, graph_level
@@ -67,7 +68,9 @@ def require_run(model: ir.Model) -> None:
         require_operands(node.domain, node.op_type, names, str(node.name or node.outputs[0].name))
 
 
-def open_session(model: str | os.PathLike[str] | bytes, setting: Setting, *, dequantizes: bool | None = None) -> Any:
+def open_session(
+    model: str | os.PathLike[str] | bytes | NamedBytes, setting: Setting, *, dequantizes: bool | None = None
+) -> Any:
     """Open a session and make certain that the provider asked for is the one that runs, in float32.
 
     A provider whose default is less (CUDA: TF32) is told to multiply in float32, as `normdeploy.load` tells it.
@@ -80,11 +83,12 @@ def open_session(model: str | os.PathLike[str] | bytes, setting: Setting, *, deq
         UsageError: unknown level, or the provider is not available here.
         GraphError: onnxruntime refuses the file, or silently left the provider out.
     """
+    content = model.content if isinstance(model, NamedBytes) else model
     levels = available_levels()
     if setting.level not in levels:
         raise UsageError(f"optimization level {setting.level!r} is unknown; expected one of {', '.join(levels)}")
     if setting.provider == WEB:
-        return _open_in_browser(model, setting)
+        return _open_in_browser(_outside(content), setting)
     available = ort.get_available_providers()
     provider = CPU if setting.provider == ORT_FORMAT else setting.provider
     if provider not in available:
@@ -102,12 +106,14 @@ def open_session(model: str | os.PathLike[str] | bytes, setting: Setting, *, deq
         prepare_gpu()
     providers = provider_chain(Settings(provider, options=float32_options(provider)))
     source: str | bytes
-    entries: Mapping[str, str]
+    entries: Mapping[str, str] = {}
     if setting.provider == ORT_FORMAT:
-        source, entries = converted(model).content, {}
+        source = converted(_outside(content)).content
+    elif isinstance(content, Content):
+        source = (model.path if isinstance(model, NamedBytes) else None) or bytes(content)
     else:
-        source, entries = (model, {}) if isinstance(model, bytes) else session_source(model)
-    exact = {} if setting.provider == ORT_FORMAT else product_entries(model, stored=dequantizes)
+        source, entries = session_source(content)
+    exact = {} if setting.provider == ORT_FORMAT else product_entries(content, stored=dequantizes)
     for key, value in {**exact, **dict(setting.config), **entries}.items():
         options.add_session_config_entry(key, value)
     try:
@@ -119,12 +125,20 @@ def open_session(model: str | os.PathLike[str] | bytes, setting: Setting, *, deq
             enable_fallback=0,  # a provider that fails shall fail, not hand over to another and print
         )
     except Exception as error:  # onnxruntime raises its own classes and RuntimeError
-        raise GraphError(f"onnxruntime cannot load the file ({setting}): {error}") from error
+        said = str(error)
+        if isinstance(content, Content) and isinstance(source, str):
+            said = said.replace(f"Load model from {source} failed:", "")  # no name that means anything to a user
+        raise GraphError(f"onnxruntime cannot load the file ({setting}): {said}") from error
     if provider not in session.get_providers():
         raise GraphError(
             f"onnxruntime left out {provider} without an error; expected it to run: check its installation"
         )
     return session
+
+
+def _outside(model: str | os.PathLike[str] | Content) -> str | os.PathLike[str] | bytes:
+    """Return a model as what is no memory of this process alone."""
+    return bytes(model) if isinstance(model, memoryview) else model
 
 
 def _open_in_browser(model: str | os.PathLike[str] | bytes, setting: Setting) -> Any:

@@ -20,6 +20,7 @@ from refusal_graphs import (
     HALF,
     QUANTIZED,
     SINGLE,
+    TURNS,
     Case,
     add,
     batch_norm,
@@ -297,7 +298,7 @@ SEARCHING = {
     "Sigmoid | sees every scale and every shift": Case(
         lambda g: (lambda y: (mul(g, g.op("Add", g.op("Relu", y), y), 3, 1), g.op("Sigmoid", y)))(conv(g, images(g)))
     ),
-    "Relu | reads it inside a control-flow body": Case(BODY.format(outside="Mul(x, a)", inside="Relu(v)")),
+    "Relu | reads it inside a control-flow body": Case(TURNS),
     "Sigmoid | sees every scale and every shift | 2": Case(lambda g: end(g, g.op("Sigmoid", mul(g, images(g), 3, 1)))),
     "output | must stay what it is | 6": Case(
         lambda g: (lambda y: (mul(g, y, 3, 1), g.op("Relu", y)))(conv(g, images(g)))

@@ -188,3 +188,87 @@ def test_a_body_that_ends_in_a_constant(ends):
         result.kept("a body of If 'choice' does not take it", "in front of it Sigmoid 'then_act' has no weights")
     else:
         assert [row.into for row in result.folded().ledger] == ["then_conv" if ends == "Conv" else "choice"]
+
+
+def reading(rng, name, *, ends="Conv", reads=1, holds=None):
+    """A body that reads the norm of the graph around it, or holds an If of such bodies."""
+    tensors, nodes, last = [], [], ""
+    for at in range(reads):
+        tensors += [numpy_helper.from_array(rng.normal(size=(4, 4, 1, 1)), f"{name}_w{at}")]
+        nodes += [helper.make_node("Conv", ["norm_out", f"{name}_w{at}"], [f"{name}_y{at}"], name=f"{name}_conv{at}")]
+        last = f"{name}_y{at}"
+    if reads > 1:
+        nodes += [helper.make_node("Sum", [f"{name}_y{at}" for at in range(reads)], [f"{name}_sum"])]
+        last = f"{name}_sum"
+    if ends != "Conv":
+        nodes, last = [helper.make_node(ends, ["norm_out"], [f"{name}_z"], name=f"{name}_end")], f"{name}_z"
+    if holds is not None:
+        tensors = [numpy_helper.from_array(np.array(0.5), f"{name}_half")]
+        nodes = [
+            helper.make_node("ReduceMax", ["x"], [f"{name}_top"], keepdims=0),
+            helper.make_node("Greater", [f"{name}_top", f"{name}_half"], [f"{name}_flag"]),
+            helper.make_node("If", [f"{name}_flag"], [f"{name}_in"], then_branch=holds[0], else_branch=holds[1]),
+        ]
+        last = f"{name}_in"
+    out = helper.make_tensor_value_info(last, TensorProto.DOUBLE, ["B", 4, "H", "W"])
+    return helper.make_graph(nodes, name, [], [out], tensors)
+
+
+def captured(rng, then, other, *, read_beside=False):
+    g = GraphBuilder()
+    x = g.input("x", ["B", 4, "H", "W"])
+    parameters = *rng.normal(size=(3, 4)), rng.uniform(0.5, 2, 4)
+    h = g.op("BatchNormalization", x, *parameters, name="norm")
+    c = g.op("Greater", g.op("ReduceMax", "x", keepdims=0), np.array(0.0))
+    g.output(g.known(g.op("If", c, then_branch=then, else_branch=other, name="choice"), "B", 4, "H", "W"))
+    if read_beside:
+        g.output(g.op("Tanh", h))
+    return g
+
+
+def agree_either_way(result, rng):
+    for factor in (1.0, 0.1, -1.0):
+        result.agree({"x": factor * rng.uniform(0.1, 1, size=(2, 4, 3, 5))})
+
+
+@given(SEED)
+def test_a_norm_that_bodies_alone_read_goes_into_each(seed):
+    rng = np.random.default_rng(seed)
+    nested = reading(rng, "deep", holds=(reading(rng, "a"), reading(rng, "b", reads=2)))
+    for then in (reading(rng, "then"), reading(rng, "twice", reads=2), nested):
+        result = fold_proto(captured(rng, then, reading(rng, "other"))).folded()
+        agree_either_way(result, rng)
+        assert "BatchNormalization" not in result.ops
+        assert "other_conv0" in result.ledger[0].into
+
+
+@given(SEED)
+def test_a_norm_stays_in_front_of_a_body_that_does_not_take_it(seed):
+    rng = np.random.default_rng(seed)
+    g = captured(rng, reading(rng, "then"), reading(rng, "other", ends="Sigmoid"))
+    result = fold_proto(g).kept("a body of If 'choice' that reads it does not take it", "Sigmoid 'other_end'")
+    agree_either_way(result, rng)
+    assert bodies_of(result.after) == [["Conv"], ["Sigmoid"]]
+
+
+def test_a_norm_that_is_read_beside_the_bodies_too_stays():
+    rng = np.random.default_rng(0)
+    result = fold_proto(captured(rng, reading(rng, "then"), reading(rng, "other"), read_beside=True))
+    agree_either_way(result.kept(), rng)
+    assert result.ops["BatchNormalization"] == 1
+
+
+def test_a_norm_in_front_of_a_loop_stays():
+    """The loop's body runs more often than the norm."""
+    model = onnx.parser.parse_model("""<ir_version: 10, opset_import: ["" : 18]>
+    g (float[n, 3] x, int64 m, bool c) => (float[n, 3] y)
+      <float[3] s = {2.0, 3.0, 4.0}, float[3, 3] w = {1, 2, 3, 4, 5, 6, 7, 8, 10}> {
+        h = Mul (x, s)
+        y = Loop (m, c, x) <body = inner (int64 i, bool go, float[n, 3] v) => (bool on, float[n, 3] z) {
+          on = Identity (go)
+          k = MatMul (h, w)
+          z = Add (k, v)
+        }>
+    }""")
+    (row,) = rewrite(ir.from_proto(model)).ledger.kept
+    assert "reads it inside a control-flow body" in row.reason

@@ -134,10 +134,7 @@ def write(edit: Edit) -> None:
     scale, shift = (
         _oriented(array, product.linear.turned_result) for array in edit.result(0, product.result.producer())
     )
-    t = _oriented(edit.operand(product.x)[1], product.linear.turned_data)
-    moved = np.zeros((1,) * product.rank)
-    if t.any():
-        moved = product.linear.alpha * _sum(weight, product, t)
+    moved = _oriented(handed_on(product, edit.operand(product.x)[1]), product.linear.turned_result)
     stored = stored_bias(product.linear)
     if stored is not None:
         outs = weight.shape[product.written]
@@ -158,6 +155,13 @@ def _fit(array: Floats, shape: tuple[int, ...]) -> Floats:
 
 def _oriented(array: Floats, turned: bool) -> Floats:
     return array.swapaxes(-1, -2) if turned else array
+
+
+def handed_on(product: Product, shift: Floats) -> Floats:
+    """Return what a product makes of a shift of what it reads."""
+    t = _oriented(shift, product.linear.turned_data)
+    made = product.linear.alpha * _sum(product.weight, product, t) if t.any() else np.zeros((1,) * product.rank)
+    return _oriented(made, product.linear.turned_result)
 
 
 def _sum(weight: Weight, product: Product, shift: Floats) -> Floats:

@@ -8,7 +8,7 @@ import onnx_ir as ir
 from normdeploy.graph.operators.call import axis_of
 from normdeploy.verification.derivation.gauges import Claim, ranked
 from normdeploy.verification.derivation.related.relation import Finding, Proof, Relation, Target
-from normdeploy.verification.derivation.related.stored_rounding import Wrong, compare
+from normdeploy.verification.derivation.related.stored_rounding import Wrong, compare, worst
 from normdeploy.verification.derivation.side.affine_laws import back
 from normdeploy.verification.derivation.side.attributes import difference
 from normdeploy.verification.derivation.side.operands import inputs_of, kind, with_attributes
@@ -24,17 +24,16 @@ def confirm_affine(relation: Relation, value: ir.Value, target: Target) -> Findi
             continue
         sizes = (np.abs(claim.shift) + np.abs(target.shift)) / np.abs(target.scale)
         scale, shift = claim.scale / target.scale, (claim.shift - target.shift) / target.scale
+        found: list[Wrong] = []
         for name, have, want, off, size in (
             ("scale", step.scale, scale, step.off_scale, 0.0),
             ("shift", step.shift, shift, step.off_shift, sizes),
         ):
             shape = np.broadcast_shapes(have.shape, want.shape, off.shape, np.shape(size))
-            wrong = compare(np.broadcast_to(have, shape), None, want, slack=off, size=size)
-            if wrong is not None:
-                close = bool((np.abs(have - want) <= 16 * off).all())
-                reason = Wrong(f"{name} of {kind(step.nodes[0])}: {wrong.text}", close)
-                break
-        else:
+            wrong = compare(np.broadcast_to(have, shape), None, want, slack=off, size=size, other=16 * off)
+            found += [] if wrong is None else [wrong.of(f"{name} of {kind(step.nodes[0])}")]
+        reason = worst(found) or reason
+        if not found:
             lost = lost_guard(step.shift * target.scale, claim.shift - target.shift, claim.guard)
             if lost:
                 reason = f"shift of {kind(step.nodes[0])}: {lost}"
@@ -108,14 +107,16 @@ def _norm(
     want = a * gamma / target.scale
     shift = (a * beta + c - target.shift) / target.scale
     size = (np.abs(a * beta) + np.abs(c) + np.abs(target.shift)) / np.abs(target.scale)
+    off: list[Wrong] = []
     for name, have, expected, terms, v in (
         ("scale", gamma_f, want, 0.0, theirs[1] if len(theirs) > 1 else None),
         ("shift", beta_f, shift, size, theirs[2] if len(theirs) > 2 else None),
     ):
         shape = np.broadcast_shapes(have.shape, np.shape(expected))
         wrong = compare(np.broadcast_to(have, shape), relation.file.stored_in(v), expected, size=terms)
-        if wrong is not None:
-            return wrong.of(f"{name} of {kind(node)}")
+        off += [] if wrong is None else [wrong.of(f"{name} of {kind(node)}")]
+    if off:
+        return worst(off) or ""
     known = Claim(value, target.scale, target.shift, claim.assumed)
     return Proof("norm: invariant, and its scale and shift absorb", ((target.value, known),), (node,))
 

@@ -12,7 +12,8 @@ from normdeploy.verification.derivation.laws import computed_products, picked, p
 from normdeploy.verification.derivation.laws.pointwise import Reading
 from normdeploy.verification.derivation.related.relation import Finding, Proof, Relation
 from normdeploy.verification.derivation.side.attributes import difference
-from normdeploy.verification.derivation.side.operands import inputs_of, kind
+from normdeploy.verification.derivation.side.operands import kind
+from normdeploy.verification.derivation.side.operator_sets import operands_of
 from normdeploy.verification.derivation.side.zero_guards import smaller_guard
 
 
@@ -31,7 +32,7 @@ def confirm_carried(relation: Relation, node: ir.Node, origin: ir.Node, asked: A
     text = difference(relation.source, origin, relation.file, node)
     if text:
         return f"{kind(node)}: {text}"
-    ours, theirs = inputs_of(origin), inputs_of(node)
+    ours, theirs = operands_of(relation.source, origin, relation.file, node)
     if len(ours) != len(theirs) and kind(node) != "Pad":
         return f"{kind(node)} reads {len(theirs)} operands; expected {len(ours)}"
     reason: Finding = "what it reads is not known"

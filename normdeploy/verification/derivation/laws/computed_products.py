@@ -19,10 +19,10 @@ from normdeploy.graph.einsum_letters import averaged_by, letters_of, placed
 from normdeploy.graph.summed_axis import summed_axis
 from normdeploy.verification.derivation.gauges import Claim, alike, ranked
 from normdeploy.verification.derivation.laws.pointwise import Carried, Reading
-from normdeploy.verification.derivation.laws.pooled import reduced
 from normdeploy.verification.derivation.related.relation import Finding, Proof, Relation
 from normdeploy.verification.derivation.side.attributes import difference
 from normdeploy.verification.derivation.side.operands import kind
+from normdeploy.verification.derivation.side.reduced_axes import reduced
 from normdeploy.verification.derivation.side.value_facts import ranks_in
 
 _MOST = 1 << 24

@@ -7,6 +7,7 @@ may be scaled and shifted, equally in both branches.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 import onnx_ir as ir
@@ -57,7 +58,7 @@ def confirm_bodies(
         if isinstance(reason, str) and (reason or len(known) < len(inner.file.graph.outputs)):
             return f"{where}: {reason or 'its results are not known'}"
         if isinstance(reason, Wrong):
-            return Wrong(f"{where}: {reason.text}", reason.rounding, reason.node)
+            return replace(reason.of(where), node=reason.node)
         gauges.append(known)
         assumed |= any(claim.assumed for claim in known)
     if kind(node) != "If":

@@ -117,6 +117,8 @@ def _read_by(relation: Relation, w: ir.Value, leaves: set[ir.Value]) -> dict[ir.
 
     def known(value: ir.Value) -> bool:
         claims = [claim for claim in relation.express(value) if claim.value in leaves]
+        if not claims:  # what was moved, scaled and moved back is found where it is asked for
+            claims = [claim for leaf in leaves if (claim := relation.by(value, leaf)) is not None]
         if claims:
             found[value] = min(claims, key=lambda claim: claim.assumed)
         return bool(claims)

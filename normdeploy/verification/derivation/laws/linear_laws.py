@@ -7,7 +7,7 @@ so that equal numbers are equal functions; where borders are padded with zeros, 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from normdeploy.graph import FLOATS, constant_tensor
 from normdeploy.verification.derivation.gauges import Claim, along, placed, radius
 from normdeploy.verification.derivation.laws.same_operator import equal
 from normdeploy.verification.derivation.related.relation import Finding, Proof, Relation, Target
-from normdeploy.verification.derivation.related.stored_rounding import Wrong, compare
+from normdeploy.verification.derivation.related.stored_rounding import Wrong, compare, worst
 from normdeploy.verification.derivation.side.affine_laws import Affine, back, spread
 from normdeploy.verification.derivation.side.attributes import window
 from normdeploy.verification.derivation.side.checked_side import Side
@@ -151,15 +151,17 @@ def _equal(relation: Relation, have: Linear, want: Linear, value: ir.Value, targ
     rest = (1,) * (want.weight.ndim - 2)
     rows = (a / (s_y * a_f))[:, None]
     factor = (rows[:1] if (rows == rows[:1]).all() else rows) * columns
-    off = np.abs(r_a / a_f)
-    slack = off.reshape(-1, *(1,) * (have.weight.ndim - 1)) * np.abs(have.weight) if off.any() else 0.0
+    by_map = np.abs(r_a / a_f)
+    slack = by_map.reshape(-1, *(1,) * (have.weight.ndim - 1)) * np.abs(have.weight) if by_map.any() else 0.0
     slack = slack if have.weights.off is None else slack + have.weights.off
     by = None if (factor == 1).all() else factor.reshape(*factor.shape, *rest)
     stored = have.weights
-    wrong = compare(have.weight, stored.dtype, want.weight, by, slack=slack, place=stored.stored_at)
+    whole, place = want.weights.dtype is not None, stored.stored_at
+    off = compare(have.weight, stored.dtype, want.weight, by, slack=slack, products=whole, place=place)
     parts = (have.node, *have.behind.nodes)
-    if wrong is not None:
-        return wrong.of(f"weights of {kind(have.node)}", parts=parts)
+    off = None if off is None else off.of(f"weights of {kind(have.node)}", parts=parts)
+    if off is not None and not off.rounding:
+        return off
     added, size = np.zeros(want.results), np.zeros(want.results)
     if t_x.any():
         shifts = t_x.reshape(want.groups, -1)
@@ -170,11 +172,12 @@ def _equal(relation: Relation, have: Linear, want: Linear, value: ir.Value, targ
     size = (np.abs(a) * (size + np.abs(want.bias)) + np.abs(c) + np.abs(t_y)) / np.abs(s_y)
     found = a_f * have.bias + c_f
     slack = np.abs(a_f) * have.off_bias + np.abs(have.bias) * r_a + r_c
-    wrong = compare(found, None, expected, slack=slack, size=size)
+    other = slack + 16 * radius(np.maximum(np.abs(expected), size), have.weights.dtype)
+    wrong = compare(found, None, expected, slack=slack, size=size, other=other)
     if wrong is not None:
-        unit = radius(np.maximum(np.abs(expected), size), have.weights.dtype)
-        close = bool((np.abs(found - expected) <= slack + 16 * unit).all())
-        return Wrong(f"bias of {kind(have.node)}: {wrong.text}", close, parts=parts)
+        wrong = replace(wrong.of(f"bias of {kind(have.node)}", parts=parts), among_right=True)
+    if wrong is not None or off is not None:
+        return worst((off, wrong)) or ""
     terms = placed(size * np.abs(s_y), want.axis, rank)
     known = Claim(value, target.scale, target.shift, claim.assumed or any(item is True for item in same), terms=terms)
     return Proof("linear: W' = W s_x / s_y", ((target.value, known),), parts)

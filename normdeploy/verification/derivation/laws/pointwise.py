@@ -14,7 +14,7 @@ import onnx_ir as ir
 from normdeploy.array_types import Array, Floats
 from normdeploy.graph.exact import compress
 from normdeploy.verification.derivation.gauges import Claim, alike, noise_of, ranked, uniform
-from normdeploy.verification.derivation.laws.same_operator import equal
+from normdeploy.verification.derivation.laws.same_operator import equal, spreads_constants, without_leading
 from normdeploy.verification.derivation.related.relation import Relation
 from normdeploy.verification.derivation.related.stored_rounding import Wrong, compare
 from normdeploy.verification.derivation.side.affine_laws import spread
@@ -22,6 +22,7 @@ from normdeploy.verification.derivation.side.beyond import alike_beyond
 from normdeploy.verification.derivation.side.checked_side import Side
 from normdeploy.verification.derivation.side.nought_values import is_nought
 from normdeploy.verification.derivation.side.operands import inputs_of, kind
+from normdeploy.verification.derivation.side.operator_sets import operands_of
 from normdeploy.verification.derivation.side.zero_guards import lost_bound
 
 Carried = tuple[Floats, Floats] | Wrong | str
@@ -58,11 +59,14 @@ Carry = Callable[[Reading], Carried]
 
 def others_equal(at: Reading) -> str:
     """Return which operand but the first differs, in a clause; "" if none does."""
-    for w, v in zip(inputs_of(at.origin)[1:], inputs_of(at.node)[1:], strict=True):
+    ours, theirs = operands_of(at.relation.source, at.origin, at.relation.file, at.node)
+    for w, v in zip(ours[1:], theirs[1:], strict=True):
         want = None if w is None else at.relation.source.numbers(w)
         have = None if v is None else at.relation.file.numbers(v)
         if (w is None) != (v is None) or (w is not None and (want is None or have is None)):
             return f"{kind(at.node)}: an operand is not known"
+        if want is not None and have is not None and spreads_constants(at.node):
+            want, have = (tuple(a.reshape(without_leading(a.shape)) for a in arrays) for arrays in (want, have))
         if want is not None and have is not None and not all(map(np.array_equal, want, have)):
             return f"{kind(at.node)}: operand {v.name if v else ''!r} differs"
         if not alike_beyond(at.relation.source, w, at.relation.file, v):

@@ -14,6 +14,7 @@ from normdeploy.verification.derivation.related.stored_rounding import Wrong, co
 from normdeploy.verification.derivation.side.beyond import alike_beyond
 from normdeploy.verification.derivation.side.checked_side import Side
 from normdeploy.verification.derivation.side.operands import inputs_of, kind
+from normdeploy.verification.derivation.side.reduced_axes import reduced
 from normdeploy.verification.derivation.side.zero_guards import lost_bound
 
 _PLACES = frozenset({"ArgMax", "ArgMin"})
@@ -86,20 +87,6 @@ def reduction(at: Reading) -> Carried:
     if at.node.attributes.get_int("keepdims", 1) == 0:
         scale, shift = scale.squeeze(axes), shift.squeeze(axes)
     return scale, shift
-
-
-def reduced(side: Side, node: ir.Node, rank: int) -> tuple[int, ...] | None:
-    """Return the axes that a reduction takes together; None where they are not known."""
-    inputs = inputs_of(node)
-    given = node.attributes.get_ints("axes", None)
-    if given is None and len(inputs) > 1:
-        array = side.constant(inputs[1])
-        if array is None:
-            return None
-        given = [int(axis) for axis in array.reshape(-1)]
-    if not given:
-        return () if node.attributes.get_int("noop_with_empty_axes", 0) != 0 else tuple(range(rank))
-    return tuple(sorted(axis_of(axis, rank) for axis in given))
 
 
 def softmax(at: Reading) -> Carried:

@@ -13,7 +13,7 @@ from normdeploy.array_types import Floats
 from normdeploy.verification.derivation.gauges import along
 from normdeploy.verification.derivation.laws.same_operator import equal, same_results
 from normdeploy.verification.derivation.related.relation import Finding, Relation
-from normdeploy.verification.derivation.related.stored_rounding import compare
+from normdeploy.verification.derivation.related.stored_rounding import compare, worst
 from normdeploy.verification.derivation.side.attributes import difference
 from normdeploy.verification.derivation.side.checked_side import Side
 from normdeploy.verification.derivation.side.computed_rounding import off_by_rounding
@@ -50,9 +50,9 @@ def confirm_recurrent(relation: Relation, node: ir.Node, origin: ir.Node) -> Fin
         return f"{kind(node)} of what is scaled differently from place to place"
     stored = relation.file.stored_in(weights)
     slack = 0.0 if stored is not None else off_by_rounding(relation.file, weights, have)
-    wrong = compare(have, stored, want * scale, slack=slack)
-    if wrong is not None:
-        return wrong.of(f"weights of {kind(node)}")
+    off = [compare(have, stored, want * scale, slack=slack)]
+    if off[0] is not None and not off[0].rounding:
+        return off[0].of(f"weights of {kind(node)}")
     ours_b, theirs_b = (_bias(side, v, want) for side, v in ((relation.source, ours[_B]), (relation.file, theirs[_B])))
     if ours_b is None or theirs_b is None:
         return f"{kind(node)}: its bias is computed"
@@ -62,9 +62,10 @@ def confirm_recurrent(relation: Relation, node: ir.Node, origin: ir.Node) -> Fin
     have_b, want_b, slack_b, size_b = (
         _added(array, apart) for array in (theirs_b[0], ours_b[0] + added, theirs_b[1], np.abs(ours_b[0]) + size)
     )
-    wrong = compare(have_b, None, want_b, slack=slack_b, size=size_b)
+    off.append(compare(have_b, None, want_b, slack=slack_b, size=size_b))
+    wrong = worst(off)
     if wrong is not None:
-        return wrong.of(f"bias of {kind(node)}")
+        return wrong.of(f"{'weights' if wrong is off[0] else 'bias'} of {kind(node)}")
     return same_results(node, origin, assumed=claim.assumed or any(item is True for item in found))
 
 

@@ -13,13 +13,14 @@ from normdeploy.graph import FLOATS, compress
 from normdeploy.graph.traits import Trait, has
 from normdeploy.verification.derivation.gauges import Claim
 from normdeploy.verification.derivation.related.relation import Finding, Proof, Relation
-from normdeploy.verification.derivation.related.stored_rounding import Wrong, compare
+from normdeploy.verification.derivation.related.stored_rounding import Wrong, compare, worst
 from normdeploy.verification.derivation.related.unrounded import Unlike
 from normdeploy.verification.derivation.side.attributes import difference
 from normdeploy.verification.derivation.side.beyond import alike_beyond
 from normdeploy.verification.derivation.side.body_graphs import bodies_of
 from normdeploy.verification.derivation.side.checked_side import Side
 from normdeploy.verification.derivation.side.operands import inputs_of, kind, turned_tensor
+from normdeploy.verification.derivation.side.operator_sets import operands_of
 
 _KIN = (FLOATS, frozenset({ir.DataType.INT32, ir.DataType.INT64}))
 """Types of constants between which no operator makes a difference but by rounding."""
@@ -39,7 +40,7 @@ def confirm_same(relation: Relation, node: ir.Node, origin: ir.Node) -> Finding:
     text = difference(relation.source, origin, relation.file, node)
     if text:
         return f"{kind(node)}: {text}"
-    ours, theirs = inputs_of(origin), inputs_of(node)
+    ours, theirs = operands_of(relation.source, origin, relation.file, node)
     if len(ours) != len(theirs):
         return f"{kind(node)} reads {len(theirs)} operands; expected {len(ours)}"
     orders = [theirs]
@@ -54,7 +55,7 @@ def confirm_same(relation: Relation, node: ir.Node, origin: ir.Node) -> Finding:
     if kind(node) == "Split" and len(node.outputs) != len(origin.outputs):
         return f"Split into {len(node.outputs)}; expected {len(origin.outputs)}"
     reason: Finding = ""
-    spreads, weighs = has(node, Trait.BROADCASTS), _weighs_narrow_integers(relation, node)
+    spreads, weighs = spreads_constants(node), _weighs_narrow_integers(relation, node)
     for order in orders:
         found: list[bool | str | Wrong] = []
         for w, v in zip(ours, order, strict=True):
@@ -66,10 +67,15 @@ def confirm_same(relation: Relation, node: ir.Node, origin: ir.Node) -> Finding:
             return same_results(node, origin, assumed=any(item is True for item in found))
         wrong = [item for item in bad if isinstance(item, Wrong)]
         if len(wrong) == len(bad):
-            reason = wrong[0]
+            reason = worst(wrong) or ""
         elif not isinstance(reason, Wrong):
             reason = next(item for item in bad if not isinstance(item, Wrong))
     return reason
+
+
+def spreads_constants(node: ir.Node) -> bool:
+    """Tell whether axes of size 1 in front of a constant make no difference to an operator."""
+    return has(node, Trait.BROADCASTS) or kind(node) == "PRelu"
 
 
 _CASTS = frozenset({"Cast", "CastLike"})
@@ -229,7 +235,7 @@ def _shaped_alike(ours: tuple[int, ...], theirs: tuple[int, ...], *, spreads: bo
     """Tell whether constants of two shapes mean the same, where the results have one shape."""
     if ours == theirs or math.prod(ours) == math.prod(theirs) == 1:
         return True
-    return spreads and _cut(ours) == _cut(theirs)
+    return spreads and without_leading(ours) == without_leading(theirs)
 
 
 def _repeats(ours: np.ndarray, theirs: np.ndarray) -> bool:
@@ -247,6 +253,6 @@ def _repeats(ours: np.ndarray, theirs: np.ndarray) -> bool:
     return np.array_equal(one, other, equal_nan=one.dtype.kind == "f")
 
 
-def _cut(shape: tuple[int, ...]) -> tuple[int, ...]:
+def without_leading(shape: tuple[int, ...]) -> tuple[int, ...]:
     """Return a shape without the axes of size 1 in front."""
     return shape[next((place for place, n in enumerate(shape) if n != 1), len(shape)) :]

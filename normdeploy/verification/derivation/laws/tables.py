@@ -97,5 +97,5 @@ def _compare(what: str, w: ir.Value | None, v: ir.Value | None, gauges: list[Flo
         raw = raw.astype(np.float64) * (a / s) + (c - t) / s
         wrong = compare(stored.numpy(), stored.dtype, raw, size=np.abs(raw) + (np.abs(c) + np.abs(t)) / np.abs(s))
     else:
-        wrong = compare(stored.numpy(), stored.dtype, raw, a / s)
+        wrong = compare(stored.numpy(), stored.dtype, raw, a / s, products=True)
     return None if wrong is None else wrong.of(f"table of {what}")

@@ -20,10 +20,10 @@ from normdeploy.array_types import Array, Floats, Shape
 from normdeploy.graph import FLOATS
 from normdeploy.graph.traits import Trait, has
 from normdeploy.verification.derivation.laws.element_moves import FOLLOWED
-from normdeploy.verification.derivation.laws.pooled import reduced
 from normdeploy.verification.derivation.related.relation import Relation
 from normdeploy.verification.derivation.side.checked_side import Side
 from normdeploy.verification.derivation.side.operands import inputs_of, kind
+from normdeploy.verification.derivation.side.reduced_axes import reduced
 
 _MOST = 1 << 23
 """Elements of what a region reads."""

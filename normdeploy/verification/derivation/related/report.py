@@ -10,6 +10,7 @@ import onnx_ir as ir
 from normdeploy.graph import module_path
 from normdeploy.graph.derivation import Exact, Hint
 from normdeploy.graph.walk import values_read
+from normdeploy.verification.derivation.related.relation import Target
 from normdeploy.verification.derivation.related.stored_rounding import Wrong
 
 
@@ -20,14 +21,37 @@ class Row:
     Args:
         node: it. identity: the identity that holds for all inputs; "" where none is known.
         reason: why not. wrong: the number that is not what it should be, where all else fits.
-        hinted: the derivation says what it is.
+        against: the result that is wrong, and what it was held against.
+        guessed: nothing but the numbers around it says that it was held against the right ones.
     """
 
     node: ir.Node
     identity: str = ""
     reason: str = ""
     wrong: Wrong | None = None
-    hinted: bool = False
+    against: tuple[ir.Value, Target] | None = None
+    guessed: bool = False
+
+    def take(self, wrong: Wrong, against: tuple[ir.Value, Target], *, sure: bool) -> bool:
+        """Keep what is wrong, unless another rounding explains what it was held against elsewhere.
+
+        Args:
+            wrong: what was found. against: of which result, and what it was held against.
+            sure: nothing else can be meant; so it is where most numbers are what they were held against.
+
+        Returns:
+            whether no rounding explains it.
+        """
+        known = sure or wrong.rounding or wrong.among_right
+        if known and (self.wrong is None or (wrong.rounding and not self.wrong.rounding)):
+            self.wrong, self.reason, self.against = wrong, wrong.text, against
+            self.guessed = not (sure or wrong.rounding)
+        return not wrong.rounding
+
+    @property
+    def is_wrong(self) -> bool:
+        """It holds a number that is wrong, whatever stands behind it."""
+        return self.wrong is not None and not self.guessed
 
     @property
     def name(self) -> str:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -33,6 +33,7 @@ class Wrong:
     Args:
         told: a clause, or what finds it where it is asked for: most guesses are wrong, and nobody asks why.
         rounding: none is further off than another order of rounding explains.
+        among_right: most numbers around it are right, or the weights beside it: so this one is wrong.
         node: the operator of a body that holds it. parts: the operators that are looked at as one, with those behind.
     """
 
@@ -40,6 +41,7 @@ class Wrong:
     rounding: bool = False
     node: ir.Node | None = None
     parts: tuple[ir.Node, ...] = ()
+    among_right: bool = False
 
     @property
     def text(self) -> str:
@@ -48,7 +50,12 @@ class Wrong:
 
     def of(self, what: str, *, parts: tuple[ir.Node, ...] = ()) -> Wrong:
         """Return the same of what holds the number."""
-        return Wrong(lambda: f"{what}: {self.text}", self.rounding, parts=parts)
+        return replace(self, told=lambda: f"{what}: {self.text}", parts=parts)
+
+
+def worst(found: Iterable[Wrong | None]) -> Wrong | None:
+    """Return one of several that are wrong, one which no rounding explains if there is one; None if none is."""
+    return min((wrong for wrong in found if wrong is not None), key=lambda wrong: wrong.rounding, default=None)
 
 
 def compare(
@@ -59,6 +66,8 @@ def compare(
     *,
     slack: Floats | float = 0.0,
     size: Floats | float = 0.0,
+    products: bool = False,
+    other: Floats | None = None,
     place: Callable[[tuple[int, ...]], tuple[int, ...]] = tuple,
 ) -> Wrong | None:
     """Hold stored numbers against ``want * factor``.
@@ -68,6 +77,8 @@ def compare(
         want: of the same shape, or to be broadcast to it. factor: broadcasts against both.
         slack: how far off each may be beyond half a unit.
         size: of the terms that were summed, where they are larger than the result.
+        products: each is a product of stored numbers, in which nothing cancels.
+        other: how far off each may be by another order of rounding, where that is not told by its type.
         place: where the file holds a number, by its index here.
     """
     if have.dtype.kind not in "fV" and str(have.dtype) != "bfloat16":
@@ -83,11 +94,12 @@ def compare(
         slacks, sizes = np.broadcast_to(slack, have.shape), np.broadcast_to(size, have.shape)
     except ValueError:
         return Wrong(f"has shape {list(have.shape)}; expected {list(np.shape(want))}")
-    numbers = _Numbers(have, dtype, whole, factors, slacks, sizes)
+    others = None if other is None else np.broadcast_to(other, have.shape)
+    numbers = _Numbers(have, dtype, whole, factors, slacks, sizes, products, others)
     if numbers.are_others():
-        return Wrong(lambda: numbers.differ(place)[0])
-    text, rounding = numbers.differ(place)
-    return Wrong(text, rounding) if text else None
+        return Wrong(lambda: numbers.differ(place).text)
+    found = numbers.differ(place)
+    return found if found.text else None
 
 
 @dataclass(frozen=True)
@@ -100,6 +112,8 @@ class _Numbers:
     factors: Floats | None
     slacks: Floats
     sizes: Floats
+    products: bool
+    others: Floats | None
 
     def are_others(self) -> bool:
         """Tell by a few rows whether numbers differ by more than any rounding explains; False says nothing."""
@@ -128,10 +142,10 @@ class _Numbers:
         rows = max(_CHUNK // max(self.have.size // max(len(self.have), 1), 1), 1)
         return (slice(start, start + rows) for start in range(0, len(self.have), rows))
 
-    def differ(self, place: Callable[[tuple[int, ...]], tuple[int, ...]]) -> tuple[str, bool]:
-        """Return how they differ, "" if they do not, and whether another order of rounding explains it."""
+    def differ(self, place: Callable[[tuple[int, ...]], tuple[int, ...]]) -> Wrong:
+        """Return how they differ, in no text if they do not, and whether another order of rounding explains it."""
         have = self.have
-        worst, furthest, count, rounding = "", 0.0, 0, True
+        worst, furthest, count, beyond = "", 0.0, 0, 0
         index: tuple[int, ...] = ()
         for cut in self._cuts():
             expected = self._expected(cut)
@@ -148,11 +162,12 @@ class _Numbers:
                 at = tuple(int(i) for i in np.unravel_index(int(np.argmax(far)), far.shape))
                 index = (at[0] + cut.start, *at[1:])
                 worst = f"is {float(have[index]):.9g} at {{}}; expected {expected[at]:.12g}"
-            rounding &= bool((off[~good] <= (allowed + self._of_the_largest(self._most))[~good]).all())
+            beyond += int((~(off <= allowed + self._of_the_largest(self._most)) & ~good).sum())
         if not count:
-            return "", True
-        rounding = rounding and not self._need_none()
-        return f"{worst.format(list(place(index)))} ({count} of {have.size} numbers differ)", rounding
+            return Wrong("", rounding=True)
+        copies = self._are_copies()
+        text = f"{worst.format(list(place(index)))} ({count} of {have.size} numbers differ)"
+        return Wrong(text, not (beyond or copies), among_right=copies or 0 < 2 * beyond < have.size)
 
     def _are_plainly(self, at: slice, expected: Floats) -> bool:
         """Tell whether some rows are what is expected, or the float32 nearest to it: the plain case, told fast."""
@@ -161,8 +176,8 @@ class _Numbers:
             return True
         return self.dtype == ir.DataType.FLOAT and _is_rounding_of(stored, expected)
 
-    def _need_none(self) -> bool:
-        """Tell whether most numbers are, to the last bit of float64, what is expected: then nothing was rounded.
+    def _are_copies(self) -> bool:
+        """Tell whether most numbers are, to the last bit of float64, what is expected, and another is not.
 
         Another tool's arithmetic rounds each number of a tensor. Where the most are copies, a single one that is off by
         some units (8 of float16 are 1 %) is no rounding; of one number alone nothing can be told, nor of a last bit.
@@ -174,7 +189,8 @@ class _Numbers:
             kept = expected != 0  # zeros stay zeros in any arithmetic
             numbers += int(kept.sum())
             same += int((kept & (stored == expected)).sum())
-            further |= bool((np.abs(stored - expected) > _LAST_BIT * radius(expected, self.dtype)).any())
+            unit = np.maximum(radius(expected, self.dtype), self.slacks[cut])
+            further |= bool((np.abs(stored - expected) > _LAST_BIT * unit).any())
         return further and 2 * same > numbers
 
     def _expected(self, at: slice | Array) -> Floats:
@@ -190,10 +206,11 @@ class _Numbers:
             off = np.abs(stored - expected)
             half = radius(stored, self.dtype) * (1 + 1e-6)
             good = (off <= half + slack) | (stored == expected) | (np.isnan(stored) & np.isnan(expected))
-        return off, good, radius(expected, self.dtype) * _OTHER_ROUNDING + slack
+        by_type = radius(expected, self.dtype) * _OTHER_ROUNDING + slack
+        return off, good, by_type if self.others is None else self.others[at]
 
     def _of_the_largest(self, most: Sequence[float]) -> float:
-        return float(_OF_THE_LARGEST * radius(np.array(most), self.dtype).max())
+        return 0.0 if self.products else float(_OF_THE_LARGEST * radius(np.array(most), self.dtype).max())
 
 
 def _is_rounding_of(have: Array, expected: Floats) -> bool:

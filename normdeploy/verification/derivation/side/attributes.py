@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +12,7 @@ import onnx_ir as ir
 
 from normdeploy.verification.derivation.side.checked_side import Side
 from normdeploy.verification.derivation.side.operands import kind
+from normdeploy.verification.derivation.side.operator_sets import told_alike
 
 _SPATIAL = {"strides": 1, "dilations": 1, "pads": 0}
 """Attributes of windows with what they are where they are absent, however many axes there are."""
@@ -45,52 +47,48 @@ def window(node: ir.Node, size: tuple[int, ...]) -> Window | None:
 
 def difference(a: Side, x: ir.Node, b: Side, y: ir.Node) -> str:
     """Return how the attributes of two operators of one kind differ, in a clause; "" if they do not."""
-    if _meaning(x, a.opset(x)) != _meaning(y, b.opset(y)):
+    told = told_alike(a, x, b, y)
+    if told is None:
         return f"{kind(x)} has another meaning in operator set {b.opset(y)} than in {a.opset(x)}"
-    for name in sorted(set(x.attributes) | set(y.attributes)):
+    for name in sorted((set(x.attributes) | set(y.attributes)) - told):
         one, other = _effective(a, x, name), _effective(b, y, name)
         if one is not None and other is not None:
             if not _same(one, other):
                 return f"attribute {name!r} is {_shown(other)}; expected {_shown(one)}"
         elif one is not None or other is not None:
-            present = one if one is not None else other
-            if present is None or not _as_if_absent(name, present):
+            present, where = (one, (a, x, b, y)) if one is not None else (other, (b, y, a, x))
+            if present is None or not (_as_if_absent(name, present) or _is_later(name, present, *where)):
                 return f"attribute {name!r} is {_shown(other)}; expected {_shown(one)}"
     return ""
-
-
-_CHANGES = {
-    "Softmax": (13,), "LogSoftmax": (13,), "Hardmax": (13,), "Dropout": (7, 12), "Pad": (11,), "Slice": (10,),
-    "Clip": (6, 11), "Resize": (11, 13), "Upsample": (9,), "BatchNormalization": (7, 14), "GroupNormalization": (21,),
-    "Squeeze": (13,), "Unsqueeze": (13,), "Split": (13, 18), "TopK": (10, 11), "Scan": (9,), "AveragePool": (7, 10, 19),
-    "Add": (7,), "Sub": (7,), "Mul": (7,), "Div": (7,), "Pow": (7,), "And": (7,), "Or": (7,), "Xor": (7,),
-    "Equal": (7,), "Greater": (7,), "Less": (7,), "Gemm": (7,), "PRelu": (7,), "Cast": (6,), "Reshape": (5,),
-    "Tile": (6,), "Gather": (11,), "Concat": (4,), "GridSample": (20,), "DFT": (20,),
-    "MaxPool": (10,), "ConstantOfShape": (9,),
-    "ReduceSum": (13,), "ReduceMean": (18,), "ReduceMax": (18,), "ReduceMin": (18,), "ReduceProd": (18,),
-    "ReduceL1": (18,), "ReduceL2": (18,), "ReduceLogSum": (18,), "ReduceLogSumExp": (18,), "ReduceSumSquare": (18,),
-    "LSTM": (7, 14), "GRU": (7, 14), "RNN": (7, 14), "Attention": (24,), "NonMaxSuppression": (11,), "RoiAlign": (16,),
-}  # fmt: skip
-"""Operator sets from which on an operator means something else, or is written otherwise."""
-
-
-def _meaning(node: ir.Node, opset: int) -> int:
-    return sum(opset >= version for version in _CHANGES.get(kind(node), ()))
 
 
 def _effective(side: Side, node: ir.Node, name: str) -> ir.Attr | None:
     """Return a node's attribute, its operator's default where it is absent; None where there is no default."""
     found = node.attributes.get(name)
-    if found is not None:
-        return found
+    return found if found is not None else _default(_declared(side, node).get(name))
+
+
+def _declared(side: Side, node: ir.Node) -> Mapping[str, onnx.defs.OpSchema.Attribute]:
     try:
-        schema = onnx.defs.get_schema(node.op_type, side.opset(node), node.domain)
+        return onnx.defs.get_schema(node.op_type, side.opset(node), node.domain).attributes
     except onnx.defs.SchemaError:
-        return None
-    declared = schema.attributes.get(name)
+        return {}
+
+
+def _default(declared: onnx.defs.OpSchema.Attribute | None) -> ir.Attr | None:
     if declared is None or not declared.default_value.name:
         return None
     return ir.serde.deserialize_attribute(declared.default_value)
+
+
+def _is_later(name: str, attribute: ir.Attr, side: Side, node: ir.Node, older: Side, other: ir.Node) -> bool:
+    """Tell whether an attribute says what it does by default, and the other operator's set is older than it.
+
+    Where an attribute came with another meaning, the operator set is one that tells so (:mod:`.operator_sets`).
+    """
+    known = _declared(older, other)
+    default = _default(_declared(side, node).get(name))
+    return bool(known) and name not in known and default is not None and _same(attribute, default)
 
 
 def _as_if_absent(name: str, attribute: ir.Attr) -> bool:

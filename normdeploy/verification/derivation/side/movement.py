@@ -16,7 +16,8 @@ from normdeploy.verification.derivation.side.result_sizes import said_of
 
 MOVES = frozenset({
     "Transpose", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Slice", "Gather", "GatherElements",
-    "GatherND", "Split", "SplitToSequence", "SequenceAt", "Concat", "Expand", "Tile", "DepthToSpace", "SpaceToDepth",
+    "GatherND", "Split", "SplitToSequence", "SequenceAt", "SequenceConstruct", "SequenceEmpty", "SequenceInsert",
+    "SequenceErase", "ConcatFromSequence", "Concat", "Expand", "Tile", "DepthToSpace", "SpaceToDepth",
     "ReverseSequence", "Compress",
 })  # fmt: skip
 """Operators each of whose results is one of the elements that they read, whatever these are."""
@@ -37,7 +38,8 @@ class Lost(Exception):
 def moved_by(node: ir.Node) -> list[ir.Value]:
     """Return the operands whose elements an operator moves."""
     inputs = [value for value in inputs_of(node) if value is not None]
-    return inputs if kind(node) == "Concat" else inputs[:1]
+    count = {"Concat": len(inputs), "SequenceConstruct": len(inputs), "SequenceInsert": 2}.get(kind(node), 1)
+    return inputs[:count]
 
 
 def first_moved(value: ir.Value, known: Container[ir.Value]) -> list[ir.Value]:
