@@ -3,7 +3,8 @@
     python benchmarks/fourier.py
 
 Of short-time transforms, frames of one second of 16,000 samples, a quarter of the length apart, are taken. Errors are
-root mean squares against float64, over those of torch's own transform; time is that of the DFT (STFT) over that of the product (convolution), the least of some calls in turns, on one thread.
+root mean squares against float64, over those of torch's own transform; time is that of the DFT (STFT) over that of the
+product (convolution), the least of some calls in turns, on one thread.
 """
 
 from __future__ import annotations
@@ -57,9 +58,7 @@ def short_time_row(n: int) -> str:
     kept, hop = n // 2 + 1, n // 4
     angles = 2 * np.pi * (np.outer(np.arange(kept), np.arange(n)) % n) / n
     window = torch.hann_window(n)
-    matrix = (np.stack([np.cos(angles), -np.sin(angles)], 1).reshape(2 * kept, 1, n) * window.numpy()).astype(
-        np.float32
-    )
+    rows = np.stack([np.cos(angles), -np.sin(angles)], 1).reshape(2 * kept, 1, n) * window.numpy()
     x = np.random.default_rng(0).standard_normal((1, 16_000)).astype(np.float32)
     operator = session(
         f"g (float[B,T,1] x) => (float[B,K,F,2] y) <int64 hop = {{{hop}}}, int64 n = {{{n}}}>"
