@@ -22,6 +22,7 @@ from normdeploy.onnxfile.model import Copied, ModelFile, read_model
 from normdeploy.rewrite import RewriteResult, rewrite
 from normdeploy.rewrite.integer import sums_integers
 from normdeploy.verification.samples.example import example_from_file
+from normdeploy.verification.sides.asked_numbers import with_numbers
 from normdeploy.verification.sides.flat_values import Signature, as_array, to_torch
 from normdeploy.verification.sides.graph_reference import GraphReference
 from normdeploy.verification.sides.subject import Subject
@@ -106,6 +107,7 @@ def compared_module(
     module = eager_module(module)
     if args is None:
         args, kwargs = ((), kwargs) if kwargs else _arguments_of_the_file(module, subject)
+    args, kwargs = with_numbers(module, args, kwargs, subject.input_names)
     signature = Signature(module, args, kwargs, _names_for(module, args, kwargs, subject))
     notes: list[str] = []
     if traced is None:

@@ -210,3 +210,15 @@ def test_families_that_a_level_leaves_out_are_judged_where_they_wake_an_operator
     verdict = verify(right, write(MASKED % (BY_KEYS % otherwise), "file", **known), level="quick")
     assert verdict.status is status, verdict.summary()
     assert "rows masked whole" in verdict.environment["families"]
+
+
+@pytest.mark.parametrize(
+    "behind", ["y0, at, inv, count = Unique<sorted=1>(m) y = Add(y0, one)", "t = Expand(m, one) y = Add(t, one)"]
+)
+def test_a_remainder_is_no_mask(write: Callable[..., Path], behind: str) -> None:
+    """Of 0 and 1, which an example may hold, every remainder is the number itself."""
+    text = "g (int64[N] x) => (int64[K] y) { m = Mod(x, by) " + behind + " }"
+    right = write(text, "right", by=np.array(5), one=np.array([1]))
+    assert verify(right, write(text, "same", by=np.array(5), one=np.array([1])), level="quick").status == "pass"
+    verdict = verify(right, write(text, "file", by=np.array(6), one=np.array([1])), level="quick")
+    assert verdict.status in ("fail", "not-exercised"), verdict.summary()

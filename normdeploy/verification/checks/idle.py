@@ -150,6 +150,8 @@ def _tried_on_every_number(context: Context, node: ir.Node, evaluator: Evaluator
     spec = _input_behind(context, node)
     if read is None or read.name is None or spec is None or has(node, Trait.COMPARES) or _is_truth(node):
         return False
+    if node.op_type == "Mod" and not spec.table:  # what has a remainder is no mask, whatever the example holds
+        return False
     every = np.arange(spec.table or 2).astype(spec.dtype).reshape(-1, *(1,) * (len(spec.shape) - 1))
     feeds = {**context.cases[0].family.feeds, spec.name: every}
     name = str(node.outputs[0].name)

@@ -98,7 +98,7 @@ def _spots(rng: np.random.Generator, shape: tuple[int, ...]) -> Any:
     x = np.zeros(shape)
     if not x.size:
         return x
-    spatial = shape[2:] if len(shape) > 2 else shape[-1:]
+    spatial = shape[2:] if len(shape) > 2 else shape[-1:] or (1,)  # a number is a row of one
     rows = x.reshape(-1, *spatial)
     for row in rows:
         for _ in range(3):

@@ -18,7 +18,7 @@ from normdeploy.verification.samples.roles import hides_scores
 
 _FORWARDS = Trait.MOVES | Trait.CONVERTS
 _ARITHMETIC = frozenset({"Add", "Sub", "Mul", "Neg", "Abs", "Min", "Max", "Sum", "Sign", "Concat", "Where"})
-_OF_THE_FIRST = frozenset({"Clip", "ReduceSum", "ReduceMax", "ReduceMin"})
+_OF_THE_FIRST = frozenset({"Clip", "Mod", "ReduceSum", "ReduceMax", "ReduceMin", "Unique"})
 """Operators that have a meaning for every integer that its type holds, as any operand or as the first; so have those
 that compare, and those that pass their first operand on."""
 
