@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx
+import onnx.parser
 import onnx_ir as ir
+import onnxruntime
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -60,3 +63,16 @@ def test_blocks_and_four_bits(dtype, block):
     got = Evaluator(model).run({"x": np.zeros((5, 4))})["y"].numpy()
     expected = stored * np.repeat(steps.astype(np.float64), block, axis=0)[:5]
     np.testing.assert_allclose(got, expected, rtol=1e-14)
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int8", "uint16", "int16"])
+def test_what_is_no_number_is_the_lowest_integer(dtype):
+    """As in onnxruntime; infinities are the type's ends."""
+    model = onnx.parser.parse_model(
+        f'<ir_version: 10, opset_import: ["": 21]> g (float[N] x) => ({dtype}[N] y)'
+        f"<float q = {{0.1}}, {dtype} z = {{5}}> {{ y = QuantizeLinear (x, q, z) }}"
+    )
+    x = np.array([np.nan, np.inf, -np.inf, 0.26, -0.26] * 7, np.float32)
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    found = Evaluator(ir.from_proto(model)).run({"x": x})["y"].numpy()
+    np.testing.assert_array_equal(found.astype(np.int64), session.run(None, {"x": x})[0].astype(np.int64))

@@ -35,17 +35,17 @@ LONGEST = 2048
 FASTER = 512
 """Longest power of two whose product takes no longer than the transform."""
 
-_UNSCALED, _ROOT, _WHOLE = range(3)
+UNSCALED, ROOT, WHOLE = range(3)
 """What torch calls normalization: times 1, n^-1/2, n^-1."""
 
 
 def real_to_complex(self: Any, dim: Sequence[int], normalization: int, onesided: bool) -> Any:
     """Translate aten._fft_r2c: the last axis of ``dim`` from real numbers, the others from what that gives."""
-    if not _by_matrices([self.shape[axis] for axis in dim]):
+    if not by_matrices([self.shape[axis] for axis in dim]):
         return fft.aten__fft_r2c(self, dim, normalization, onesided)
     axis, n = dim[-1], self.shape[dim[-1]]
     kept = n // 2 + 1 if onesided else n
-    rows = _turns(n, kept) * _scale(n, normalization)
+    rows = turns(n, kept) * scale_of(n, normalization)
     made = _times(self, axis, _pairs(rows.real, rows.imag), self.dtype, pairs=False)
     made.shape = ir.Shape([*self.shape[:axis], kept, *self.shape[axis + 1 :], 2])
     return _turned(made, dim[:-1], normalization, self.dtype, forward=True)
@@ -53,7 +53,7 @@ def real_to_complex(self: Any, dim: Sequence[int], normalization: int, onesided:
 
 def complex_to_complex(self: Any, dim: Sequence[int], normalization: int, forward: bool) -> Any:
     """Translate aten._fft_c2c, of pairs of numbers."""
-    if not _by_matrices([self.shape[axis] for axis in dim]):
+    if not by_matrices([self.shape[axis] for axis in dim]):
         return fft.aten__fft_c2c(self, dim, normalization, forward)
     return _turned(self, dim, normalization, self.dtype, forward=forward)
 
@@ -61,19 +61,19 @@ def complex_to_complex(self: Any, dim: Sequence[int], normalization: int, forwar
 def complex_to_real(self: Any, dim: Sequence[int], normalization: int, last_dim_size: Any) -> Any:
     """Translate aten._fft_c2r: the last axis of ``dim`` to real numbers, the others before it."""
     known = isinstance(self.shape[dim[-1]], int)
-    if not known or not _by_matrices([*(self.shape[axis] for axis in dim[:-1]), last_dim_size]):
+    if not known or not by_matrices([*(self.shape[axis] for axis in dim[:-1]), last_dim_size]):
         return fft.aten__fft_c2r(self, dim, normalization, last_dim_size)
     axis, n = dim[-1], last_dim_size
     turned = _turned(self, dim[:-1], normalization, self.dtype, forward=False)
     rows = np.zeros((self.shape[axis], n), np.complex128)  # what lies beyond half the spectrum is not read
     used = min(len(rows), n // 2 + 1)
     weights = np.array([1.0 if k == 0 or 2 * k == n else 2.0 for k in range(used)])
-    rows[:used] = weights[:, None] * _turns(n, n)[:used].conj() * _scale(n, normalization)
+    rows[:used] = weights[:, None] * turns(n, n)[:used].conj() * scale_of(n, normalization)
     matrix = np.stack([rows.real, -rows.imag], axis=1).reshape(-1, n)
     return _times(turned, axis, matrix, self.dtype, pairs=True, real=True)
 
 
-def _by_matrices(sizes: Sequence[Any]) -> bool:
+def by_matrices(sizes: Sequence[Any]) -> bool:
     """Tell whether transforms of these lengths become products: one of them is better so, and all can be."""
     known = [n for n in sizes if isinstance(n, int) and 0 < n <= LONGEST]
     return len(known) == len(sizes) and any(n.bit_count() > 1 or n <= FASTER for n in known)
@@ -84,21 +84,22 @@ def _turned(x: Any, axes: Sequence[int], normalization: int, dtype: ir.DataType,
     shape = x.shape
     for axis in reversed(axes):
         n = shape[axis]
-        turns = (_turns(n, n) if forward else _turns(n, n).conj()) * _scale(n, normalization)
-        rows = np.stack([_pairs(turns.real, turns.imag), _pairs(-turns.imag, turns.real)], axis=1)
+        turned = (turns(n, n) if forward else turns(n, n).conj()) * scale_of(n, normalization)
+        rows = np.stack([_pairs(turned.real, turned.imag), _pairs(-turned.imag, turned.real)], axis=1)
         x = _times(x, axis, rows.reshape(2 * n, 2 * n), dtype, pairs=True)
         x.shape = shape
     return x
 
 
-def _turns(n: int, kept: int) -> npt.NDArray[np.complex128]:
+def turns(n: int, kept: int) -> npt.NDArray[np.complex128]:
     """Return exp(-2 pi i j k / n), ``[n, kept]``; jk is taken modulo n first, which keeps the angle exact."""
     angles = -2.0 * np.pi * (np.outer(np.arange(n), np.arange(kept)) % n) / n
     return np.asarray(np.cos(angles) + 1j * np.sin(angles))
 
 
-def _scale(n: int, normalization: int) -> float:
-    return float({_UNSCALED: 1.0, _ROOT: n**-0.5, _WHOLE: 1.0 / n}[normalization])
+def scale_of(n: int, normalization: int) -> float:
+    """Return what a transform is multiplied by, by torch's number for it."""
+    return float({UNSCALED: 1.0, ROOT: n**-0.5, WHOLE: 1.0 / n}[normalization])
 
 
 def _pairs(real: Matrix, imaginary: Matrix) -> Matrix:

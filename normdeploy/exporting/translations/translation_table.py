@@ -25,6 +25,7 @@ from normdeploy.exporting.translations import (
     quantized_translations,
     running_translations,
     scatter_translations,
+    short_time_fourier,
     size_translations,
 )
 from normdeploy.exporting.translations.attention_translation import ints, number, op
@@ -230,6 +231,7 @@ def translations(opset: int | None) -> dict[Callable[..., Any], Callable[..., An
         **fourier_translations.REAL,
         **order_translations.TRANSLATIONS,
         **running_translations.TRANSLATIONS,
+        **short_time_fourier.TRANSLATIONS,
         **size_translations.TRANSLATIONS,
         **experts_translation.translations(),
         **quantized_translations.translations(opset),

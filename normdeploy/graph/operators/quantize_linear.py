@@ -38,7 +38,10 @@ def _quantize(call: Call, inputs: Inputs) -> Tensor:
         return as_narrow_float(steps + shift, target, saturate=bool(call.attr("saturate", 1)))
     if target not in ENDS:
         raise NotImplementedError(f"a quantizer to {target}")
-    return (torch.round(steps) + shift).clamp(*ENDS[target]).to(integers_in(target))
+    low, high = ENDS[target]
+    whole = torch.round(steps) + shift
+    # what NaN becomes is no one's to say: runtimes take the lowest integer, torch's conversion whatever comes out
+    return torch.where(whole.isnan(), float(low), whole).clamp(low, high).to(integers_in(target))
 
 
 QUANTIZED: dict[str, Implementation] = {"DequantizeLinear": _dequantize, "QuantizeLinear": _quantize}

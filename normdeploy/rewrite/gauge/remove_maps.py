@@ -17,11 +17,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 
+import numpy as np
 import onnx_ir as ir
 
 from normdeploy.graph import module_path
 from normdeploy.graph.edit import free_name, share_names, take_out, take_place
 from normdeploy.graph.operator_inputs import required
+from normdeploy.graph.traits import is_standard
 from normdeploy.graph.walk import graphs_of, note_holders
 from normdeploy.rewrite.affine.affine_node import (
     adopt_origins,
@@ -53,6 +55,26 @@ def _form(graph: ir.Graph) -> _Form:
     return {node: tuple(node.inputs) for node in graph}
 
 
+def _turned_back(had: tuple[ir.Value | None, ...] | None, reads: tuple[ir.Value | None, ...], left: _Form) -> bool:
+    """Tell whether an operator reads what it had, but for Transposes that undo each other: those pass every gauge."""
+    if had is None or len(had) != len(reads):
+        return False
+    return all(one is other or _is_turned(one, other, left) for one, other in zip(had, reads, strict=True))
+
+
+def _is_turned(value: ir.Value | None, source: ir.Value | None, left: _Form) -> bool:
+    """Tell whether a value was made of another one by Transposes that undo each other."""
+    axes: np.ndarray | None = None
+    while value is not None and value is not source:
+        node = value.producer()
+        perm = () if node is None or not is_standard(node, "Transpose") else node.attributes.get_ints("perm", ())
+        if node is None or not perm or not left.get(node):
+            return False
+        axes = np.array(perm) if axes is None else np.array(perm)[axes]
+        value = left[node][0]
+    return value is not None and axes is not None and bool((axes == np.arange(len(axes))).all())
+
+
 class MoveAffine(RewritePass):
     """Absorb Affine nodes into the operators around them.
 
@@ -80,8 +102,12 @@ class MoveAffine(RewritePass):
         if graph not in self._left:
             return None
         (left, halved), now = self._left[graph], _form(graph)
-        found = [value for node, read in left.items() if now.get(node) != read for value in read]
-        found += [value for node, read in now.items() if left.get(node) != read for value in read]
+        changed = [
+            node for node, read in now.items() if (had := left.get(node)) != read and not _turned_back(had, read, left)
+        ]
+        gone = [node for node in left if node not in now and not is_standard(node, "Transpose")]
+        found = [value for node in (*changed, *gone) for value in left.get(node, ())]
+        found += [value for node in changed for value in now[node]]
         found += [
             value for node in now if node not in left or node in halved for value in (*node.inputs, *node.outputs)
         ]

@@ -43,3 +43,38 @@ def test_maps_that_nothing_new_reaches_are_not_asked_again(monkeypatch: pytest.M
     assert asked[0] == ["n", "p", "q"]
     assert all(names == [] for names in asked[1:]), asked
     assert sum(row.action == "kept" and row.kind != "parallel branches" for row in result.ledger) == 2
+
+
+TURNED = """<ir_version: 8, opset_import: ["": 18]>
+net (float[2, 3, 4] x) => (float[2, 3, 4] y, float[2, 3, 4] z)
+<float[4] s = {2, 3, 4, 5}, float[3, 3] w = {1, 2, 3, 4, 5, 6, 7, 8, 10}, float[3, 1] t = {1, 2, 3}> {
+  k = Sigmoid (x)
+  l = Mul (k, s)
+  y = Sigmoid (l)
+  a = Transpose <perm = [0, 2, 1]> (x)
+  b = MatMul (a, w)
+  c = Transpose <perm = [0, 2, 1]> (b)
+  d = Add (c, t)
+  e = Transpose <perm = [0, 2, 1]> (d)
+  r = Relu (e)
+  f = MatMul (r, w)
+  g = Transpose <perm = [0, 2, 1]> (f)
+  z = Add (g, l)
+}"""
+"""A map between two Transposes, beside one that stays; what it leaves behind is a way there and back."""
+
+
+def test_a_way_there_and_back_is_nothing_new(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    right = remove_maps.MoveAffine.move
+
+    def noting(self: remove_maps.MoveAffine, graph: ir.Graph, around: tuple[ir.Value, ...] = ()) -> bool:
+        asked.append(len(around))
+        return right(self, graph, around)
+
+    monkeypatch.setattr(remove_maps.MoveAffine, "move", noting)
+    result = rewrite(ir.from_proto(parser.parse_model(TURNED)))
+    operators = [node.op_type for node in result.model.graph]
+    assert operators.count("Transpose") == 2  # both between the products are gone
+    assert asked == [0]
+    assert [row.action for row in result.ledger if row.kind == "affine map"].count("kept") == 1
