@@ -71,11 +71,16 @@ class Search:
         self._build = partial(build, graph, opaque, unchanged, pads, self._reached)
         self.ties = self._built()
         gauges, maps = self.ties.of, [node for node in graph if is_affine(node) and node in self._reached.nodes]
-        followed = dict.fromkeys(node for node in maps if node.outputs[0] in gauges and node.inputs[0] in gauges)
+        stiff = {node: why for node, why in self.ties.stiff.items() if node not in opaque and node not in unchanged}
+        followed = dict.fromkeys(
+            node for node in maps if {node.outputs[0], node.inputs[0]} <= gauges.keys() and node not in stiff
+        )
         self._order = sorted(
             followed, key=lambda node: (-bytes_moved.pass_bytes(node.outputs[0]), _is_a_norms_own(node))
         )
-        self._unranked = {node: Reason("the rank of its input is not known") for node in maps if node not in followed}
+        self._unfollowed = {
+            node: Reason(stiff.get(node, "the rank of its input is not known")) for node in maps if node not in followed
+        }
         self._asked: list[_Asked] = []
 
     def leaving(self, unchanged: Collection[ir.Node]) -> Search:
@@ -124,7 +129,7 @@ class Search:
         halves = {asked.node: asked.half for asked in self._asked if asked.half}
         self.ties.halved = {*halves.items(), *self._kept_simple()}
         kept = {asked.node: asked.reason for asked in self._asked if asked.reason is not None}
-        return Plan(choose(self.ties), gone, halves, {**stays, **kept, **self._unranked})
+        return Plan(choose(self.ties), gone, halves, {**stays, **kept, **self._unfollowed})
 
     def _kept_simple(self) -> Iterator[tuple[ir.Node, str]]:
         """State of maps that stay that they get no shift, or no scale, where they have none; yield those that can."""
