@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -54,6 +55,27 @@ def test_a_state_as_input_is_no_failure(seed: int, tmp_path: Path):
     result = nd.export(Stateful().eval(), args, tmp_path / "net.onnx", dynamic_shapes=rows)
     assert result.verdict is not None
     assert result.verdict.status == "pass", result.verdict.summary()
+
+
+@pytest.mark.parametrize(
+    ("size", "opset", "dynamo", "directions", "seed"),
+    [(size, opset, dynamo, 1, seed) for size, opset, dynamo in ((0.3, 11, False), (1.0, 13, False), (1.0, 18, True))
+     for seed in range(3)] + [(1.0, 18, False, 2, 2)],
+)  # fmt: skip
+def test_a_gate_of_no_correct_digit_multiplies_a_state_as_input(
+    size: float, opset: int, dynamo: bool, directions: int, seed: int, tmp_path: Path
+):
+    """A reset gate of 1e-20 is one of -2e-7 in the runtime, which a state of 100 shows, at this step and the next."""
+    torch.manual_seed(seed)
+    model = nn.GRU(8, 16, batch_first=True, bidirectional=directions > 1).eval()
+    for parameter in model.parameters():
+        nn.init.normal_(parameter, std=size)
+    args = torch.randn(3, 5, 8), torch.randn(directions, 3, 16)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch's own, of the older exporter
+        torch.onnx.export(model, args, tmp_path / "net.onnx", opset_version=opset, dynamo=dynamo, verbose=False)
+    verdict = verify(model, tmp_path / "net.onnx", args=args)
+    assert verdict.status == "pass", verdict.summary()
 
 
 @pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU], ids=lambda kind: kind.__name__)

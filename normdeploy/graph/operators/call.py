@@ -32,12 +32,14 @@ class Call:
         opset: version of the node's domain.
         dtype: the dtype that stands for every float.
         stored: what becomes of a result that is quantized: integers, unless told otherwise.
+        gates: what becomes of the results of a recurrent operator's functions, given each one's name in lower case.
     """
 
     node: ir.Node
     opset: int
     dtype: torch.dtype
     stored: Stored = Stored.WHOLE
+    gates: Callable[[str, Tensor], Tensor] | None = None
 
     def attr(self, name: str, default: Any = None) -> Any:
         """Return an attribute's value, or ``default`` where it is absent."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -73,8 +74,12 @@ def _functions(call: Call, defaults: list[str], directions: int) -> list[Functio
         def apply(x: Tensor, function: _Scaled = function, a: float = a, b: float = b, c: float = bounded) -> Tensor:
             return function(x if not c else x.clamp(-c, c), a, b)
 
-        made.append(apply)
+        made.append(apply if call.gates is None else _then(apply, partial(call.gates, name)))
     return made
+
+
+def _then(first: Function, second: Function) -> Function:
+    return lambda x: second(first(x))
 
 
 def _rnn_step(_: Call, cell: _Cell, x: Tensor, state: list[Tensor]) -> list[Tensor]:

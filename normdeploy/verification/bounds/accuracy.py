@@ -39,12 +39,14 @@ the runtime's logistic function is clamped, so that its smallest values carry no
 float32's useful range by ``benchmarks/calibrate_verifier.py --functions``; recurrent operators hold such functions, and
 a saturated gate of a GRU keeps their error (7 u RMS of results up to 1)."""
 
-INITIAL_CELL = 6
-"""Place of an LSTM's initial cell state among its inputs, counted from 0."""
-
-CELL_REACH = 2.0
-"""Units of roundoff of the largest initial cell by which an LSTM's results may err: the cell multiplies the forget
-gate, which is accurate absolutely, not relatively (see :data:`FUNCTIONS`)."""
+GATES: dict[str, tuple[float, float]] = {
+    **{name.lower(): found for name, found in FUNCTIONS.items()},
+    "sigmoid": (7.0, 1.0),
+    "tanh": (8.0, 0.0),
+}
+"""As :data:`FUNCTIONS`, of the functions inside recurrent operators, which have kernels of their own: a closed reset
+gate is 4 u below zero, always, a saturated Tanh 8 u below 1. Such a gate multiplies a state of any size, which may be
+an input."""
 
 
 def rounds(node: ir.Node) -> bool:

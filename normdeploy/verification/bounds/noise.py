@@ -30,10 +30,7 @@ from normdeploy.graph import FLOATS, Evaluator, ExactTensor, constant_tensor, te
 from normdeploy.graph.evaluate import StandIn
 from normdeploy.graph.operator_evaluation import promote
 from normdeploy.graph.walk import nodes_in
-from normdeploy.verification.bounds.accuracy import (
-    INITIAL_CELL,
-    gate_weights,
-)
+from normdeploy.verification.bounds.accuracy import gate_weights
 from normdeploy.verification.bounds.cancellation import condensed, is_looked_at, of_one_size
 from normdeploy.verification.bounds.counts import counting
 from normdeploy.verification.bounds.decisions import arithmetic_before, decides, held, held_nodes, representable
@@ -118,8 +115,6 @@ class NoisyGraph:
         """How often a value is asked for whose size noise depends on."""
         found: Counter[str] = Counter()
         for node in nodes_in(self._noisy.graph):
-            if node.op_type == "LSTM":
-                found.update(str(v.name) for v in node.inputs[INITIAL_CELL : INITIAL_CELL + 1] if v is not None)
             if is_looked_at(node):
                 found.update(str(v.name) for v in node.inputs if v is not None and constant_tensor(v) is None)
         return found
@@ -212,7 +207,8 @@ class NoisyGraph:
         self._seed, self._roundoff, self._exact = seed, 0.0 if plain else roundoff, exact
         hook = self._hook(feeds, roundoff, floor, seed, torch.float64, plain=plain, distinct=distinct, exact=exact)
         with torch.no_grad(), np.errstate(over="ignore"):
-            found = self._noisy.run(self._fed(feeds, hook, torch.float64), hook=hook, stand_ins=decisions)
+            instead = {**hook.recurrent(self._noisy.graph), **(decisions or {})}
+            found = self._noisy.run(self._fed(feeds, hook, torch.float64), hook=hook, stand_ins=instead)
             return {name: to_numpy(t) for name, t in found.items()}
 
     def _clean(self, evaluator: Evaluator, feeds: Feeds) -> tuple[list[Array], dict[ir.Node, StandIn]]:
@@ -235,7 +231,8 @@ class NoisyGraph:
         hook = self._hook(feeds, FAST_ROUNDOFF, SMALLEST_NORMAL["float32"], seed, torch.float32)
         with torch.no_grad(), np.errstate(over="ignore"):
             fed = self._fed(feeds, hook, torch.float32)
-            return [to_numpy(t) for t in self._fast.run(fed, hook=hook, stand_ins=decisions).values()]
+            instead = {**hook.recurrent(self._fast.graph), **decisions}
+            return [to_numpy(t) for t in self._fast.run(fed, hook=hook, stand_ins=instead).values()]
 
     def spreads_fast(self, feeds: Feeds, *, roundoff: float, runs: int = 4, seed: int = 0) -> Iterator[list[Array]]:
         """Yield S from float32 runs whose noise is 256 times larger, scaled down: for networks slow in float64.

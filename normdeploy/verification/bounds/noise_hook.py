@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
+from itertools import count
 
 import onnx_ir as ir
 import torch
 from torch import Tensor
 
+from normdeploy.graph.evaluate import StandIn
+from normdeploy.graph.operator_evaluation import imports_of, opset_of
+from normdeploy.graph.operators import Call
+from normdeploy.graph.operators.recurrent import RECURRENT
 from normdeploy.graph.traits import is_standard
-from normdeploy.verification.bounds.accuracy import CELL_REACH, FUNCTIONS, INITIAL_CELL, reduction_length, rounds
+from normdeploy.graph.walk import nodes_in
+from normdeploy.verification.bounds.accuracy import FUNCTIONS, GATES, reduction_length, rounds
 from normdeploy.verification.bounds.cancellation import drift, is_looked_at, row_shift, terms
 from normdeploy.verification.bounds.decisions import representable
 from normdeploy.verification.bounds.hashing import hashed_noise
@@ -18,6 +25,9 @@ from normdeploy.verification.sides.flat_values import SMALLEST_NORMAL, UNIT_ROUN
 
 _ORDINARY = 2.0**-80
 """A result that reaches this far is nowhere near underflow as a whole."""
+
+_CALLED = {"GRU": 3, "LSTM": 5, "RNN": 1}
+"""How many functions a step of a recurrent operator computes."""
 
 NARROW = {ir.DataType.FLOAT16: "float16", ir.DataType.BFLOAT16: "bfloat16"}
 """Types whose results a runtime rounds, or keeps in float32: it has no kernel for them, or takes two Casts out."""
@@ -85,6 +95,30 @@ class NoiseHook:
                 self._kept[str(output.name)] = result
         return results
 
+    def recurrent(self, graph: ir.Graph) -> dict[ir.Node, StandIn]:
+        """Return what computes the recurrent operators of a graph with the noise of the functions in their gates.
+
+        An error of a gate is carried on through time, and multiplied by the state. Functions err by the value that they
+        compute: a gate that stays where it is errs alike at each step, and two that are closed err apart.
+        """
+        nodes = [] if self._plain else [node for node in nodes_in(graph) if is_standard(node, *RECURRENT)]
+        return {node: partial(self._run_recurrent, node) for node in nodes}
+
+    def _run_recurrent(self, node: ir.Node, inputs: Sequence[Tensor | None]) -> Sequence[Tensor]:
+        roundoff, floor = self._own(node)
+        first, called = self._count, count()
+
+        def noisy(name: str, result: Tensor) -> Tensor:
+            relative, absolute = GATES.get(name, (1.0, 0.0))
+            self._count = first + next(called) % _CALLED[node.op_type]
+            return self._noisy(result, relative * roundoff, absolute, floor=floor)
+
+        dtype = next(value.dtype for value in inputs if value is not None)
+        call = Call(node, opset_of(node, imports_of(node)), dtype, gates=noisy)
+        found = RECURRENT[node.op_type](call, list(inputs))
+        self._count = first + _CALLED[node.op_type]
+        return [found] if isinstance(found, Tensor) else found
+
     def _holds(self, node: ir.Node) -> float:
         """Return the unit roundoff of the format that holds some of a node's results exactly; 0 where none is asked."""
         if is_standard(node, "Cast"):
@@ -107,8 +141,8 @@ class NoiseHook:
             alike = self._one_size
             reach = drift(node, inputs, length, lambda index: alike is not None and alike(node, index))
             amplitude = max(amplitude, roundoff * reach)
-        cell, of_terms = self._cell(node), None if inputs is None else terms(node, inputs, length, seed=self._seed)
-        least = [cell if cell is not None else of_terms if place == 0 else None for place in range(len(results))]
+        of_terms = None if inputs is None else terms(node, inputs, length, seed=self._seed)
+        least = [of_terms if place == 0 else None for place in range(len(results))]
         noisy = [
             self._noisy(result, amplitude, absolute, None if own is None else own.mul(roundoff), floor=floor)
             for result, own in zip(results, least, strict=True)
@@ -128,16 +162,6 @@ class NoiseHook:
             return self._roundoff, self._floor
         name = NARROW[dtype]
         return max(self._roundoff, self._reach * UNIT_ROUNDOFF[name]), max(self._floor, SMALLEST_NORMAL[name])
-
-    def _cell(self, node: ir.Node) -> Tensor | None:
-        """Return the least noise of an LSTM's results in units of u: what its initial cell state makes of a gate's."""
-        value = node.inputs[INITIAL_CELL] if node.op_type == "LSTM" and len(node.inputs) > INITIAL_CELL else None
-        kept = None if value is None else self._kept.get(str(value.name))
-        if kept is None:
-            return None
-        sizes = kept.abs()
-        rows = sizes.amax(-1, keepdim=True) if not node.attributes.get_int("layout", 0) else sizes.amax()
-        return CELL_REACH * rows
 
     def _operands(self, node: ir.Node) -> list[Tensor | None] | None:
         """Return a cancelling operator's operands; what no other one needs is let go."""
