@@ -100,6 +100,9 @@ RARE = {
     "any | it scales by {}, by which not even float64 can divide: set that scale to 0 | 2": Case(
         lambda g: end(g, batch_norm(g, images(g), np.array([1.0, 5e-324, 2]), *[np.ones(3)] * 3))
     ),
+    "any | has numbers of its own at more than 262,144 places, which are not followed": Case(
+        lambda g: g.op("Sigmoid", mul(g, g.op("Relu", mul(g, x(g, "N", 600, 500), 600, 1)), 500))
+    ),
     "any | its scale times those of the maps beside it is more, or less, than float64 holds": Case(
         lambda g: end(g, g.op("Relu", tiny(g, g.op("Relu", tiny(g, images(g))))))
     ),

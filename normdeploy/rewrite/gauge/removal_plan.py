@@ -36,8 +36,7 @@ class Plan:
     Args:
         solution: the gauges.
         gone: the maps that disappear. halves: what of a map that stays disappears: "scale" or "shift".
-        stays: why the others stay.
-        edits: the changed operators.
+        stays: why the others stay. edits: the changed operators.
     """
 
     solution: Solution
@@ -71,17 +70,19 @@ class Search:
         self._build = partial(build, graph, opaque, unchanged, pads, self._reached)
         self.ties = self._built()
         gauges, maps = self.ties.of, [node for node in graph if is_affine(node) and node in self._reached.nodes]
-        followed = dict.fromkeys(node for node in maps if node.outputs[0] in gauges and node.inputs[0] in gauges)
-        self._order = sorted(
-            followed, key=lambda node: (-bytes_moved.pass_bytes(node.outputs[0]), _is_a_norms_own(node))
-        )
-        self._unranked = {node: Reason("the rank of its input is not known") for node in maps if node not in followed}
+        stiff = {node: why for node, why in self.ties.stiff.items() if node not in opaque and node not in unchanged}
+        self._unfollowed = {
+            node: Reason(stiff.get(node, "the rank of its input is not known"))
+            for node in maps
+            if node in stiff or not {node.outputs[0], node.inputs[0]} <= gauges.keys()
+        }
+        left = [node for node in maps if node not in self._unfollowed]
+        self._order = sorted(left, key=_dearest_first)
         self._asked: list[_Asked] = []
 
     def leaving(self, unchanged: Collection[ir.Node]) -> Search:
         """Return a search that starts anew, with maps that stay as they are."""
-        graph, opaque, pads, around = self._given
-        return Search(graph, opaque, unchanged, pads, around)
+        return Search(*self._given[:2], unchanged, *self._given[2:])
 
     def _built(self) -> Ties:
         """Return the ties of all that the maps reach."""
@@ -124,7 +125,7 @@ class Search:
         halves = {asked.node: asked.half for asked in self._asked if asked.half}
         self.ties.halved = {*halves.items(), *self._kept_simple()}
         kept = {asked.node: asked.reason for asked in self._asked if asked.reason is not None}
-        return Plan(choose(self.ties), gone, halves, {**stays, **kept, **self._unranked})
+        return Plan(choose(self.ties), gone, halves, {**stays, **kept, **self._unfollowed})
 
     def _kept_simple(self) -> Iterator[tuple[ir.Node, str]]:
         """State of maps that stay that they get no shift, or no scale, where they have none; yield those that can."""
@@ -273,14 +274,13 @@ def _state_half(nodes: Sequence[ir.Node], half: str, ties: Ties) -> bool:
     return False
 
 
-def _is_a_norms_own(node: ir.Node) -> bool:
-    """Tell whether a map is a part of a norm: of two alike it is the one to stay, and no row says so."""
-    return all(origin.part for origin in origins_of(node))
+def _dearest_first(node: ir.Node) -> tuple[float, bool]:
+    """Of two alike a norm's own is the one to stay: no row says so."""
+    return -bytes_moved.pass_bytes(node.outputs[0]), all(origin.part for origin in origins_of(node))
 
 
 def _lacks(node: ir.Node, half: str) -> bool:
-    mapping = affine_map(node)
-    return mapping.no_shift if half == "shift" else mapping.no_scale
+    return affine_map(node).no_shift if half == "shift" else affine_map(node).no_scale
 
 
 def halves_of(node: ir.Node) -> tuple[str, ...]:

@@ -55,7 +55,7 @@ def left_behind(maps: list[ir.Node], ties: Ties, shifts: Floats) -> tuple[Ints, 
     read, made = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
     for node in maps:
         result = ties.of.get(node.outputs[0])
-        if result is None:
+        if result is None or node in ties.stiff:
             continue
         mapping, source = affine_map(node), ties.operand(node, 0)
         carried = result.factor * shifts[result.shift_of]

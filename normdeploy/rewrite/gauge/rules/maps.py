@@ -7,6 +7,7 @@ x would have to multiply by its inverse, which no type holds.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import partial
 
@@ -26,10 +27,14 @@ from normdeploy.rewrite.gauge.equations.system import Conflict
 from normdeploy.rewrite.gauge.gauge import Gauge
 from normdeploy.rewrite.gauge.operator_edit import Edit, Refused
 from normdeploy.rewrite.gauge.rules.weights import VANISHES, divided, require_no_zero_undone
-from normdeploy.rewrite.gauge.ties import Tie, Ties
+from normdeploy.rewrite.gauge.ties import Tie, Ties, Unfollowed
 
 VANISHING = 2.0**-200
 """What a scale of 0 counts as while it moves."""
+
+
+MOST_CELLS = 1 << 18
+"""Places at which a map may differ: decays of each channel along a sequence cost minutes, and no weights take them."""
 
 
 def movable(mapping: AffineMap) -> Floats:
@@ -40,7 +45,10 @@ def movable(mapping: AffineMap) -> Floats:
 def tie(node: ir.Node, ties: Ties) -> Gauge:
     """Give the result of an affine map unknowns of its own."""
     gauge, mapping = ties.operand(node, 0), affine_map(node)
-    return ties.fresh(np.broadcast_shapes(gauge.cells, mapping.scale.shape, mapping.shift.shape), slack=True)
+    cells = np.broadcast_shapes(gauge.cells, mapping.scale.shape, mapping.shift.shape)
+    if math.prod(cells) > MOST_CELLS:
+        raise Unfollowed(f"has numbers of its own at more than {MOST_CELLS:,} places, which are not followed")
+    return ties.fresh(cells, slack=True)
 
 
 def dissolve(nodes: Sequence[ir.Node], ties: Ties, *, scale: bool = True, shift: bool = True) -> Conflict | None:
