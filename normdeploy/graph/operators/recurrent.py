@@ -45,6 +45,7 @@ class _Cell:
     Args:
         w, r: input and recurrent weights. wb, rb: their biases. peep: the LSTM's peepholes, in the order i, o, f.
         functions: the activations, each behind the clip.
+        taken: what of the state is multiplied by the recurrent weights.
     """
 
     w: Tensor
@@ -53,6 +54,7 @@ class _Cell:
     rb: Tensor
     peep: Tensor | None
     functions: list[Function]
+    taken: Function = lambda state: state
 
 
 _Step = Callable[[Call, _Cell, Tensor, list[Tensor]], list[Tensor]]
@@ -100,7 +102,7 @@ def _gru_step(call: Call, cell: _Cell, x: Tensor, state: list[Tensor]) -> list[T
 def _lstm_step(call: Call, cell: _Cell, x: Tensor, state: list[Tensor]) -> list[Tensor]:
     f, g, h = cell.functions
     hidden, c = state
-    i, o, forget, new = (x @ cell.w.T + hidden @ cell.r.T + cell.wb + cell.rb).chunk(4, -1)
+    i, o, forget, new = (x @ cell.w.T + cell.taken(hidden) @ cell.r.T + cell.wb + cell.rb).chunk(4, -1)
     pi, po, pf = (0.0, 0.0, 0.0) if cell.peep is None else cell.peep.chunk(3)
     i = f(i + pi * c)
     forget = 1 - i if call.attr("input_forget", 0) else f(forget + pf * c)
@@ -117,12 +119,14 @@ def _run(
     defaults: list[str],
     states: list[int],
     peepholes: int = 99,
+    taken: Function = lambda state: state,
 ) -> list[Tensor]:
     """Run an operator over time, in each direction.
 
     Args:
         step: the cell. gates: how many. defaults: its activations.
         states: indices of the inputs that hold the initial states. peepholes: that of the peepholes.
+        taken: what of the state is multiplied by an LSTM's recurrent weights.
     """
     x, w, r = (need(inputs, i) for i in range(3))
     bias, lengths, peep = optional(inputs, 3), optional(inputs, 4), optional(inputs, peepholes)
@@ -143,6 +147,7 @@ def _run(
             rb,
             None if peep is None else peep[k],
             functions[k * per : (k + 1) * per],
+            taken,
         )
         given = [optional(inputs, index) for index in states]
         state = [x.new_zeros(x.shape[1], hidden) if s is None else (s[:, k] if batch_first else s[k]) for s in given]
@@ -173,8 +178,17 @@ def _directed(
     return torch.stack([out[t] for t in times]) if out else empty, state
 
 
+def lstm(call: Call, inputs: Inputs, taken: Function = lambda state: state) -> list[Tensor]:
+    """Return an LSTM's results.
+
+    Args:
+        taken: what of the state is multiplied by the recurrent weights, at each step.
+    """
+    return _run(call, inputs, _lstm_step, 4, ["Sigmoid", "Tanh", "Tanh"], [5, 6], 7, taken)
+
+
 RECURRENT: dict[str, Implementation] = {
     "GRU": lambda call, inputs: _run(call, inputs, _gru_step, 3, ["Sigmoid", "Tanh"], [5]),
-    "LSTM": lambda call, inputs: _run(call, inputs, _lstm_step, 4, ["Sigmoid", "Tanh", "Tanh"], [5, 6], 7),
+    "LSTM": lstm,
     "RNN": lambda call, inputs: _run(call, inputs, _rnn_step, 1, ["Tanh"], [5]),
 }

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import islice, zip_longest
+from itertools import count, islice, zip_longest
 
 import numpy as np
 import onnx_ir as ir
@@ -39,13 +40,13 @@ def check_proven(context: Context) -> list[Check]:
         return []
     try:
         report, hints = _checked(context, graph, context.subject.model)
-        count = len(report.rows)
+        operators = len(report.rows)
         plainly = None if report.confirmed else written_plainly(graph, context.subject.model)
         if plainly is not None:
             again, its = _checked(context, plainly.source, plainly.file)
             if again.confirmed or again.nearly or _wrong_rows(context, again, its):
                 inside = sum(row.result in plainly.between for row in again.rows)
-                report, hints, count = again, its, len(again.rows) - inside + plainly.gone
+                report, hints, operators = again, its, len(again.rows) - inside + plainly.gone
     except (GraphError, RecursionError, *OPERATOR_ERRORS) as error:
         # a graph whose operators contradict themselves proves nothing; the other checks judge it
         text = f"nothing is confirmed for every input: the graphs contradict ({error})"
@@ -54,9 +55,9 @@ def check_proven(context: Context) -> list[Check]:
     context.kept = hints.derivation.pruned(report.used).to_json()
     counts = Counter(row.identity for row in report.rows if row.identity)
     rows = [OpenOperator(row.name, kind(row.node), row.reason) for row in report.open]
-    measured = Confirmed(count, dict(counts), rows, hints.origin)
+    measured = Confirmed(operators, dict(counts), rows, hints.origin)
     if report.confirmed:
-        text = f"for every input: each of {plural(count, 'operator')} is what the traced graph computes"
+        text = f"for every input: each of {plural(operators, 'operator')} is what the traced graph computes"
         return [Check(Question.DERIVATION, Status.PASS, f"{text}, its numbers rounded once", measured)]
     wrong = _wrong_rows(context, report, hints)
     if wrong:
@@ -174,12 +175,19 @@ def _named(row: Row) -> str:
 def assignments(specs: Sequence[InputRange]) -> list[dict[str, Shape]]:
     """Return the inputs' shapes at the example's sizes and at others; dimensions of one name keep one size.
 
-    All dimensions grow by different amounts, once, and all by one factor, for networks that take no other sizes.
+    All dimensions grow by different amounts, once, and all by one factor, for networks that take no other sizes. What
+    they grow by has no divisor in common with the example's size: n and 3 (n / 3), in integers, are told apart.
     """
     names = list(dict.fromkeys(name for spec in specs for name in spec.dynamic.values()))
     found = [{spec.name: tuple(spec.shape) for spec in specs}]
     if names:
-        grown = {name: 2 * index + 3 for index, name in enumerate(names)}
+        grown: dict[str, int] = {}
+        for index, name in enumerate(names):
+            size = math.prod(
+                spec.shape[axis] or 1 for spec in specs for axis, own in spec.dynamic.items() if own == name
+            )
+            others = count(2 * index + 3)
+            grown[name] = next(n for n in others if n not in grown.values() and math.gcd(n, size) == 1)
         found.append({spec.name: _resized(spec, grown, 1) for spec in specs})
         found += [{spec.name: _resized(spec, {}, factor) for spec in specs} for factor in (2, 3)]
     return found

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
+import onnxruntime as ort
 import pytest
-from contrib_kernels import agree, fitting
+from contrib_kernels import agree, fitting, model, ours
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
@@ -43,6 +44,48 @@ def test_products_of_integers_to_floats(per_column, bias):
         "bias": floats(5) if bias else None,
     }
     agree("MatMulIntegerToFloat", feeds)
+
+
+def quantized_lstm(
+    batch: int, count: int, dtype: type, *, per_result: bool, rest: bool
+) -> dict[str, np.ndarray | None]:
+    hidden, info = 4, np.iinfo(dtype)
+    steps = (count, 4 * hidden) if per_result else (count,)
+    zero = np.full(steps, 0 if dtype == np.int8 else 120, dtype)
+    return {
+        "x": floats(5, batch, 3),
+        "w": fitting(RNG.integers(info.min, info.max, (count, 3, 4 * hidden)).astype(dtype)),
+        "r": fitting(RNG.integers(info.min, info.max, (count, hidden, 4 * hidden)).astype(dtype)),
+        "b": floats(count, 8 * hidden) if rest else None,
+        "lengths": None,
+        "h": floats(count, batch, hidden) if rest else None,
+        "c": floats(count, batch, hidden) if rest else None,
+        "p": floats(count, 3 * hidden) if rest else None,
+        "w step": RNG.uniform(0.005, 0.02, steps).astype(np.float32),
+        "w zero": zero,
+        "r step": RNG.uniform(0.005, 0.02, steps).astype(np.float32),
+        "r zero": zero,
+    }
+
+
+@pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8])
+@pytest.mark.parametrize("per_result", [False, True])
+@pytest.mark.parametrize("rest", [False, True], ids=["plain", "states and peepholes"])
+def test_an_lstm_of_ranges_measured_at_run_time(direction: str, dtype: type, per_result: bool, rest: bool):
+    feeds = quantized_lstm(1, 2 if direction == "bidirectional" else 1, dtype, per_result=per_result, rest=rest)
+    agree("DynamicQuantizeLSTM", feeds, outputs=3, hidden_size=4, direction=direction)
+
+
+def test_an_lstm_quantizes_the_states_of_all_samples_as_one():
+    """With one thread; with two the kernel takes each thread's samples apart."""
+    feeds = quantized_lstm(4, 1, np.int8, per_result=True, rest=True)
+    proto, options = model("DynamicQuantizeLSTM", feeds, outputs=3, hidden_size=4), ort.SessionOptions()
+    options.intra_op_num_threads = 1
+    session = ort.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    theirs = session.run(None, {name: value for name, value in feeds.items() if value is not None})
+    for have, want in zip(theirs, ours(proto, feeds), strict=True):
+        np.testing.assert_allclose(have, want, atol=1e-6)
 
 
 @given(

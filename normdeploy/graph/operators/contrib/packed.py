@@ -7,6 +7,7 @@ from torch import Tensor
 
 from normdeploy.graph.operators.call import Call, Implementation, Inputs, need, optional
 from normdeploy.graph.operators.integer_operators import dynamically_quantized, real
+from normdeploy.graph.operators.recurrent import lstm
 
 
 def _biased(y: Tensor, bias: Tensor | None) -> Tensor:
@@ -19,6 +20,26 @@ def _dynamic_quantize_matmul(call: Call, inputs: Inputs) -> Tensor:
     a = real(call, whole, step, zero)
     b = real(call, need(inputs, 1), need(inputs, 2), optional(inputs, 3), axis=-1)
     return _biased(a @ b, optional(inputs, 4))
+
+
+def _dynamic_quantize_lstm(call: Call, inputs: Inputs) -> list[Tensor]:
+    """LSTM whose weights are integers, [directions, operands, results] each, with a step per direction or per result.
+
+    The sequence is quantized to the 256 steps of its own range, as a whole; the state at each step, of all samples:
+    onnxruntime with several threads takes the samples of each thread apart, and another result for it.
+    """
+    if optional(inputs, 4) is not None:
+        raise NotImplementedError("lengths of sequences: what of the state is quantized behind an end is not told")
+
+    def requantized(x: Tensor) -> Tensor:
+        return real(call, *dynamically_quantized(x))
+
+    weights: list[Tensor | None] = []
+    for place, steps in ((1, 8), (2, 10)):
+        whole = need(inputs, place)
+        step, zero = (need(inputs, at).reshape(len(whole), 1, -1) for at in (steps, steps + 1))
+        weights.append(((whole.to(call.dtype) - zero.to(call.dtype)) * step).transpose(1, 2))
+    return lstm(call, [requantized(need(inputs, 0)), *weights, *inputs[3:8]], requantized)
 
 
 def _matmul_integer_to_float(call: Call, inputs: Inputs) -> Tensor:
@@ -56,6 +77,7 @@ def _matmul_n_bits(call: Call, inputs: Inputs) -> Tensor:
 
 
 PACKED: dict[str, Implementation] = {
+    "DynamicQuantizeLSTM": _dynamic_quantize_lstm,
     "DynamicQuantizeMatMul": _dynamic_quantize_matmul,
     "MatMulIntegerToFloat": _matmul_integer_to_float,
     "MatMulNBits": _matmul_n_bits,

@@ -3,6 +3,10 @@
 Convolutions and maps channel by channel do the same at every place, but at borders: a picture that holds each border
 once, with the same rest by the strides, shows what a larger one does, and one sample what several do. What looks at
 rows one by one is compared at a few; what looks them up in tables first, at every row there is.
+
+Two assignments of sizes are enough for what is not computed from sizes: by a number that was written for one of them,
+such as 1 / n, the other differs. A number that a file computes from sizes is compared at both, which have no divisor in
+common; a polynomial that vanishes at both, (n - 3)(n - 7) say, slips through, and check ``dynamic`` runs at others.
 """
 
 from __future__ import annotations
