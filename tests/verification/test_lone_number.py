@@ -82,3 +82,27 @@ def test_a_copy_beside_what_another_tool_folded(tmp_path: Path, name: str, units
     verdict = nd.verify(model, path, args=x, level="quick")
     assert verdict.status == status, verdict.summary()
     assert ("right within another rounding" in verdict.check("derivation").detail) == (status == "pass")
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own, of its older exporter
+@pytest.mark.parametrize(("units", "status"), [(0, "pass"), (32, "fail")])
+@pytest.mark.parametrize("seed", range(4))
+def test_a_folded_shift_that_cancels_is_rounded_as_its_terms_are(tmp_path: Path, seed: int, units: int, status: str):
+    """beta - mean gamma / sqrt(var) is 1e-3, its terms 0.75: folded in float32 it is as far off as these are."""
+    torch.manual_seed(seed)
+    model, x, path = Net(), torch.randn(2, 3, 6, 6), tmp_path / "torch.onnx"
+    norm = model.norm
+    nn.init.uniform_(norm.running_var, 0.5, 2)
+    nn.init.uniform_(norm.weight, 0.5, 1.5)
+    nn.init.constant_(norm.bias, 0.75)
+    with torch.no_grad():
+        norm.running_mean.copy_((norm.bias - 1e-3) / norm.weight * (norm.running_var + norm.eps).sqrt())
+    torch.onnx.export(model.eval(), (x,), path, dynamo=False, opset_version=17, verbose=False)
+    proto = onnx.load(path)
+    (stored,) = [t for t in proto.graph.initializer if t.name == proto.graph.node[0].input[2]]
+    moved = numpy_helper.to_array(stored).copy()
+    moved[3] += np.float32(units * 2.0**-24)  # as many units of the terms
+    stored.CopyFrom(numpy_helper.from_array(moved, stored.name))
+    onnx.save(proto, path)
+    verdict = nd.verify(model, path, args=x, level="quick")
+    assert verdict.status == status, verdict.summary()

@@ -112,6 +112,30 @@ def test_saved_convolutional_networks_are_judged(level: str, image: Path, tmp_pa
     assert judged(image, tmp_path / "wrong.onnx").status == "fail"
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own, of its older exporter
+@pytest.mark.parametrize("level", ["extended", "all"])
+def test_what_was_folded_and_laid_in_blocks_is_judged_by_the_module(level: str, tmp_path: Path):
+    """Operators on blocks of channels are those on plain ones: their numbers are right within another rounding."""
+    torch.manual_seed(0)
+    model, x = Image().eval(), torch.randn(2, 3, 16, 16)
+    torch.onnx.export(model, (x,), tmp_path / "net.onnx", dynamo=False, verbose=False, input_names=["x"])
+    proto = optimized(tmp_path / "net.onnx", tmp_path / "optimized.onnx", level)
+    assert "BatchNormalization" not in operators(proto, "")
+    verdict = verify(model, tmp_path / "optimized.onnx", args=x, level="quick")
+    assert_right(verdict)
+    assert "right within another rounding" in verdict.check("derivation").detail
+    bias = next(tensor for tensor in proto.graph.initializer if tensor.name == first_bias(proto))
+    bias.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(bias) + np.float32(1e-4), bias.name))
+    onnx.save(proto, str(tmp_path / "wrong.onnx"))
+    wrong = verify(model, tmp_path / "wrong.onnx", args=x, level="quick").check("derivation")
+    assert wrong.status == "fail", wrong.detail
+    assert "bias of Conv" in wrong.detail
+
+
+def first_bias(proto: onnx.ModelProto) -> str:
+    return next(node.input[2] for node in proto.graph.node if node.op_type in ("Conv", "FusedConv"))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("level", ["extended", "all"])
 @pytest.mark.parametrize("kind", KINDS)

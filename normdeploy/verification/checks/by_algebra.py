@@ -43,7 +43,7 @@ def check_proven(context: Context) -> list[Check]:
         plainly = None if report.confirmed else written_plainly(graph, context.subject.model)
         if plainly is not None:
             again, its = _checked(context, plainly.source, plainly.file)
-            if again.confirmed or _wrong_rows(context, again, its):
+            if again.confirmed or again.nearly or _wrong_rows(context, again, its):
                 inside = sum(row.result in plainly.between for row in again.rows)
                 report, hints, count = again, its, len(again.rows) - inside + plainly.gone
     except (GraphError, RecursionError, *OPERATOR_ERRORS) as error:

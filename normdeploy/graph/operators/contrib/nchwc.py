@@ -63,8 +63,8 @@ def plain(x: Tensor) -> Tensor:
     return split.movedim(-1, 2).reshape(x.shape)
 
 
-def _plain_kernel(w: Tensor) -> Tensor:
-    """Return a kernel as [O, I, H, W]."""
+def plain_kernel(w: Tensor) -> Tensor:
+    """Return a kernel that lies in blocks as [O, I, H, W]."""
     block = block_size()
     out, into, *sizes = w.shape
     if into < block:
@@ -78,7 +78,7 @@ def _conv(call: Call, inputs: Inputs) -> Tensor:
     x, w, b, z = need(inputs, 0), need(inputs, 1), optional(inputs, 2), optional(inputs, 3)
     image = w.shape[1] < block_size() and call.attr("group", 1) == 1
     x, z = x if image else plain(x), None if z is None else plain(z)
-    return blocked(fused_conv(call, [x, _plain_kernel(w), b, z]))
+    return blocked(fused_conv(call, [x, plain_kernel(w), b, z]))
 
 
 def _on_plain(operator: Callable[[Call, Inputs], object]) -> Implementation:

@@ -134,9 +134,9 @@ def _equal(relation: Relation, have: Linear, want: Linear, value: ir.Value, targ
     operands = want.weight.shape[1] * want.groups
     s_x, t_x = (along(array, want.axis, operands) for array in (claim.scale, claim.shift))
     s_y, t_y = (along(array, want.axis, want.results) for array in (target.scale, target.shift))
-    a, c = (along_last(array, want) for array in (want.behind.scale, want.behind.shift))
+    a, c, summed = (along_last(array, want) for array in (want.behind.scale, want.behind.shift, want.behind.terms))
     a_f, c_f, r_a, r_c = (along_last(getattr(have.behind, name), have) for name in _PARTS)
-    if s_x is None or t_x is None or s_y is None or t_y is None or a is None or c is None:
+    if s_x is None or t_x is None or s_y is None or t_y is None or a is None or c is None or summed is None:
         return "its gauges vary along other axes than its weights"
     if a_f is None or c_f is None or r_a is None or r_c is None or (s_y == 0).any() or (a_f == 0).any():
         return "its gauges vary along other axes than its weights"
@@ -169,7 +169,7 @@ def _equal(relation: Relation, have: Linear, want: Linear, value: ir.Value, targ
         terms = want.weight.reshape(*want.weight.shape[:2], -1).sum(2, dtype=np.float64) * shifts
         added, size = terms.sum(1), np.abs(terms).sum(1)
     expected = (a * (added + want.bias) + c - t_y) / s_y
-    size = (np.abs(a) * (size + np.abs(want.bias)) + np.abs(c) + np.abs(t_y)) / np.abs(s_y)
+    size = (np.abs(a) * (size + np.abs(want.bias)) + summed + np.abs(t_y)) / np.abs(s_y)
     found = a_f * have.bias + c_f
     slack = np.abs(a_f) * have.off_bias + np.abs(have.bias) * r_a + r_c
     other = slack + 16 * radius(np.maximum(np.abs(expected), size), have.weights.dtype)

@@ -31,6 +31,7 @@ class Affine:
         off_scale, off_shift: how far the rounding of stored constants may have moved them.
         nodes: the operators in between, last first.
         guard: size of the smallest part of the shift that guards a pole (:mod:`.zero_guards`); 0 where none does.
+        cancelled: size of the terms that add up to the shift, where more than its own is known (:attr:`terms`).
     """
 
     value: ir.Value
@@ -40,6 +41,13 @@ class Affine:
     off_shift: Floats
     nodes: tuple[ir.Node, ...] = ()
     guard: float = 0.0
+    cancelled: Floats | None = None
+
+    @property
+    def terms(self) -> Floats:
+        """Size of the terms that add up to the shift: its rounding in another tool's arithmetic is relative to them."""
+        found: Floats = np.abs(self.shift) if self.cancelled is None else self.cancelled
+        return found
 
     @property
     def is_identity(self) -> bool:
@@ -78,7 +86,8 @@ def _one_further(side: Side, value: ir.Value, found: Affine, step: Affine) -> Af
         off_scale = found.off_scale * np.abs(step.scale) + np.abs(found.scale) * step.off_scale
         off_shift = found.off_shift + found.off_scale * np.abs(step.shift) + np.abs(found.scale) * step.off_shift
         guard = smaller_guard(found.guard, guard_beside(side, value, found.shift, found.scale * step.shift))
-    return Affine(step.value, scale, shift, off_scale, off_shift, (*found.nodes, *step.nodes), guard)
+        terms = composed(np.abs(found.scale), found.terms, np.abs(step.scale), step.terms)[1]
+    return Affine(step.value, scale, shift, off_scale, off_shift, (*found.nodes, *step.nodes), guard, terms)
 
 
 def step_of(side: Side, value: ir.Value) -> Affine | None:
@@ -209,7 +218,7 @@ def _of_one(side: Side, node: ir.Node) -> Affine | None:
             scale, shift = one.scale + sign * other.scale, one.shift + sign * other.shift
             off_scale, off_shift = one.off_scale + other.off_scale, one.off_shift + other.off_shift
             nodes = (node, *dict.fromkeys((*one.nodes, *other.nodes)))
-            return Affine(other.value, scale, shift, off_scale, off_shift, nodes)
+            return Affine(other.value, scale, shift, off_scale, off_shift, nodes, cancelled=one.terms + other.terms)
     return None
 
 
@@ -255,12 +264,13 @@ def _batch_norm(side: Side, node: ir.Node) -> Affine | None:
     scale = gamma / np.sqrt(total)
     off = off_gamma / np.sqrt(total) + np.abs(scale) * off_var / (2 * total)
     rank = len(shapes[0])
-    arrays = (scale, beta - scale * mean, off, off_beta + off * np.abs(mean) + np.abs(scale) * off_mean)
+    off_shift = off_beta + off * np.abs(mean) + np.abs(scale) * off_mean
+    arrays = (scale, beta - scale * mean, off, off_shift, np.abs(beta) + np.abs(scale * mean))
     placed = [ranked(array.reshape(-1, *(1,) * (rank - 2)), rank) for array in arrays]
     if any(array is None for array in placed):
         return None
-    a, c, off_a, off_c = (array for array in placed if array is not None)
-    return Affine(inputs[0], a, c, off_a, off_c, (node,))
+    a, c, off_a, off_c, terms = (array for array in placed if array is not None)
+    return Affine(inputs[0], a, c, off_a, off_c, (node,), cancelled=terms)
 
 
 _STEPS = {

@@ -158,11 +158,16 @@ def _rms_norm(writer: Writer) -> bool:
     return True
 
 
-def _fused_conv(writer: Writer) -> bool:
+def fused_conv(writer: Writer, kernel: ir.Value | None = None) -> bool:
+    """Write a convolution with what is added to it and its activation; tell whether that is known.
+
+    Args:
+        kernel: in place of the one that is read.
+    """
     attributes = writer.node.attributes
     own = {name: a.value for name, a in attributes.items() if not name.startswith("activation")}
     bias = writer.read(2)
-    y = writer.add("Conv", writer.read(0), writer.read(1), *([] if bias is None else [bias]), **own)
+    y = writer.add("Conv", writer.read(0), kernel or writer.read(1), *([] if bias is None else [bias]), **own)
     y = y if writer.read(3) is None else writer.add("Add", y, writer.read(3))
     return _activated(writer, y, [*attributes.get_floats("activation_params", [])])
 
@@ -193,7 +198,7 @@ def _activated(writer: Writer, y: ir.Value, parameters: Sequence[float]) -> bool
 _SPELLINGS: Mapping[str, Spelling] = {
     "BiasGelu": _gelu,
     "FastGelu": _fast_gelu,
-    "FusedConv": _fused_conv,
+    "FusedConv": fused_conv,
     "FusedGemm": _fused_gemm,
     "FusedMatMul": _fused_matmul,
     "Gelu": _gelu,

@@ -1,4 +1,7 @@
-"""Source and file in the operators that have laws: joined ones written out, guards that never act taken out."""
+"""Source and file in the operators that have laws.
+
+Joined operators are written out, values in blocks of channels written plainly, guards that never act taken out.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
+from normdeploy.verification.derivation.side.blocked_operators import has_blocks, write_without_blocks
 from normdeploy.verification.derivation.side.joined_operators import has_joined, write_out
 from normdeploy.verification.derivation.side.nan_guards import has_guards, take_out_guards
 
@@ -28,10 +32,11 @@ class Plainly:
 
 def written_plainly(source: ir.Model, file: ir.Model) -> Plainly | None:
     """Return both graphs written plainly; None where they are already."""
-    if not any(has_joined(model) or has_guards(model) for model in (source, file)):
+    if not any(has_joined(model) or has_guards(model) or has_blocks(model) for model in (source, file)):
         return None
     source, file = source.clone(), file.clone()
+    write_without_blocks(source)
     write_out(source)
     take_out_guards(source)
-    between = write_out(file)
+    between = write_without_blocks(file) | write_out(file)
     return Plainly(source, file, between, take_out_guards(file))
