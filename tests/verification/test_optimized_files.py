@@ -50,6 +50,57 @@ def test_fused_transformers_are_judged(kind: str, tmp_path: Path):
     assert judged(source, tmp_path / "wrong.onnx").status == "fail"
 
 
+def parts_exchanged(proto: onnx.ModelProto, first: int, second: int) -> None:
+    """Exchange two of query, key and value among the joined columns of an Attention's weights."""
+    attention = next(node for node in proto.graph.node if node.op_type == "Attention")
+    for stored in proto.graph.initializer:
+        if stored.name in attention.input[1:3]:
+            parts = np.split(numpy_helper.to_array(stored), 3, axis=-1)
+            parts[first], parts[second] = parts[second], parts[first]
+            stored.CopyFrom(numpy_helper.from_array(np.concatenate(parts, axis=-1), stored.name))
+
+
+def attribute_set(proto: onnx.ModelProto, name: str, value: float) -> None:
+    """Give an Attention an attribute another value."""
+    attention = next(node for node in proto.graph.node if node.op_type == "Attention")
+    kept = [attribute for attribute in attention.attribute if attribute.name != name]
+    del attention.attribute[:]
+    attention.attribute.extend([*kept, onnx.helper.make_attribute(name, value)])
+
+
+def mask_dropped(proto: onnx.ModelProto) -> None:
+    next(node for node in proto.graph.node if node.op_type == "Attention").input[3] = ""
+
+
+DAMAGES = {
+    "query and key": lambda proto: parts_exchanged(proto, 0, 1),
+    "key and value": lambda proto: parts_exchanged(proto, 1, 2),
+    "one head": lambda proto: attribute_set(proto, "num_heads", 1),
+    "four heads": lambda proto: attribute_set(proto, "num_heads", 4),
+    "scale": lambda proto: attribute_set(proto, "scale", 0.36),
+    "filter of the mask": lambda proto: attribute_set(proto, "mask_filter_value", -5.0),
+    "one way": lambda proto: attribute_set(proto, "unidirectional", 1),
+    "no mask": mask_dropped,
+}
+
+
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    folder = tmp_path_factory.mktemp("bert")
+    source = written("bert", folder / "net.onnx")
+    fused("bert", source, folder / "fused.onnx")
+    return source, folder / "fused.onnx"
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_attention_is_found(damage: str, bert: tuple[Path, Path], tmp_path: Path) -> None:
+    source, path = bert
+    proto = onnx.load(path)
+    DAMAGES[damage](proto)
+    onnx.save(proto, tmp_path / "damaged.onnx")
+    assert judged(source, tmp_path / "damaged.onnx").status == "fail"
+
+
 def test_a_fusion_that_takes_the_ones_of_a_mask_for_its_first_is_found(tmp_path: Path):
     """The default of onnxruntime.transformers counts a mask's ones: right for padding at the end alone."""
     source = written("bert", tmp_path / "net.onnx")
