@@ -303,8 +303,8 @@ class Cut(nn.Module):
         self.norm.weight.data, self.norm.bias.data = torch.rand(WIDTH) + 0.5, torch.randn(WIDTH)
 
     def forward(self, x: Tensor) -> Tensor:
-        y = x.abs().pow(1.3) * 0.42044821
-        y = self.norm(torch.cat([self.first.expand(len(x), -1, -1), y], 1))
+        y = x.abs().pow(1.3) * 0.42044821  # of inputs(), whose batch is fixed
+        y = self.norm(torch.cat([self.first.expand(2, -1, -1), y], 1))
         return self.last(torch.cat([y[:, :1].tanh(), y[:, 1:]], 1).mean(1))
 
 

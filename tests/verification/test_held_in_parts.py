@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from normdeploy.exporting.trace import Traced, trace
 from normdeploy.graph import load_graph, save_graph
+from normdeploy.onnxfile.named_bytes import NamedBytes
 from normdeploy.rewrite import RewriteResult, rewrite
 from normdeploy.verification import Verdict, check_context, runs, verify
 from normdeploy.verification.bounds.spread import Spread
@@ -105,13 +106,20 @@ def unseen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(check_context, "make_case", made)
 
 
+def _bytes_of(model: bytes | Path | NamedBytes) -> bytes:
+    """Return what a session is opened with: a file, its bytes, or those in memory under a name."""
+    if isinstance(model, NamedBytes):
+        return bytes(model.content)
+    return model if isinstance(model, bytes) else model.read_bytes()
+
+
 @pytest.fixture
 def computed_as(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Return a function that makes the runtime compute a changed file in place of each that it is given."""
 
     def install(change: Change, *, opened: bool = True) -> None:
         def open_changed(model: Any, setting: Setting, **options: Any) -> Any:
-            proto = onnx.load_from_string(model) if isinstance(model, bytes) else onnx.load(str(model))
+            proto = onnx.load_from_string(_bytes_of(model))
             change(proto)
             return sessions.open_session(proto.SerializeToString(), setting, **options)
 

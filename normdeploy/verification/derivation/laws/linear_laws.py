@@ -175,7 +175,7 @@ def _equal(relation: Relation, have: Linear, want: Linear, value: ir.Value, targ
     other = slack + 16 * radius(np.maximum(np.abs(expected), size), have.weights.dtype)
     wrong = compare(found, None, expected, slack=slack, size=size, other=other)
     if wrong is not None:
-        wrong = replace(wrong.of(f"bias of {kind(have.node)}", parts=parts), among_right=True)
+        wrong = replace(wrong.of(f"bias of {kind(have.node)}", parts=parts), among_right=wrong.near)
     if wrong is not None or off is not None:
         return worst((off, wrong)) or ""
     terms = placed(size * np.abs(s_y), want.axis, rank)

@@ -22,6 +22,9 @@ each rounded), and of the tensor's largest (a sum that cancels)."""
 _LAST_BIT = 2.5
 """Half units within which a number and its neighbour lie."""
 
+_NEAR = 2.0**-10
+"""How far off, of its terms, a number is itself wrong; further off it may be what another scale or shift asks for."""
+
 _ROWS, _SMALL = 8, 1 << 12
 """Rows by which an array of more numbers than these is told to be another one altogether."""
 
@@ -33,6 +36,7 @@ class Wrong:
     Args:
         told: a clause, or what finds it where it is asked for: most guesses are wrong, and nobody asks why.
         rounding: none is further off than another order of rounding explains.
+        near: none is so far off that another scale or shift may be meant.
         among_right: most numbers around it are right, or the weights beside it: so this one is wrong.
         node: the operator of a body that holds it. parts: the operators that are looked at as one, with those behind.
     """
@@ -42,6 +46,7 @@ class Wrong:
     node: ir.Node | None = None
     parts: tuple[ir.Node, ...] = ()
     among_right: bool = False
+    near: bool = False
 
     @property
     def text(self) -> str:
@@ -145,7 +150,7 @@ class _Numbers:
     def differ(self, place: Callable[[tuple[int, ...]], tuple[int, ...]]) -> Wrong:
         """Return how they differ, in no text if they do not, and whether another order of rounding explains it."""
         have = self.have
-        worst, furthest, count, beyond = "", 0.0, 0, 0
+        worst, furthest, count, beyond, near = "", 0.0, 0, 0, True
         index: tuple[int, ...] = ()
         for cut in self._cuts():
             expected = self._expected(cut)
@@ -163,11 +168,13 @@ class _Numbers:
                 index = (at[0] + cut.start, *at[1:])
                 worst = f"is {float(have[index]):.9g} at {{}}; expected {expected[at]:.12g}"
             beyond += int((~(off <= allowed + self._of_the_largest(self._most)) & ~good).sum())
+            near &= bool((good | (off <= allowed + _NEAR * np.maximum(np.abs(expected), self.sizes[cut]))).all())
         if not count:
             return Wrong("", rounding=True)
         copies = self._are_copies()
         text = f"{worst.format(list(place(index)))} ({count} of {have.size} numbers differ)"
-        return Wrong(text, not (beyond or copies), among_right=copies or 0 < 2 * beyond < have.size)
+        lone = near and (copies or 0 < 2 * beyond < have.size)
+        return Wrong(text, not (beyond or copies), among_right=lone, near=near)
 
     def _are_plainly(self, at: slice, expected: Floats) -> bool:
         """Tell whether some rows are what is expected, or the float32 nearest to it: the plain case, told fast."""
