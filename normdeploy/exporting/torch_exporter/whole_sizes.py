@@ -24,36 +24,22 @@ Place = tuple[dict[str, Any], str]
 """The globals of some code, and the name in them that makes numbers of sizes there."""
 
 
-class _IntKind(type):
-    """What ``int`` is asked: whether something is one, and for one."""
+def _keeping(kind: type, kept: Callable[[Any], Any]) -> type:
+    """Return what stands for a type of numbers, of which a size stays a size.
 
-    def __instancecheck__(cls, value: object) -> bool:
-        return isinstance(value, builtins.int)
+    Args:
+        kind: the type: what is one, and what is made of all but sizes, is the type's own answer.
+        kept: makes a symbol of that type of a size.
+    """
 
-    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
-        if len(args) == 1 and isinstance(args[0], _SIZES):
-            return torch.sym_int(args[0])  # type: ignore[no-untyped-call] # torch leaves it unannotated
-        return builtins.int(*args, **kwargs)
+    class Kind(type):
+        def __instancecheck__(cls, value: object) -> bool:
+            return isinstance(value, kind)
 
+        def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+            return kept(args[0]) if len(args) == 1 and isinstance(args[0], _SIZES) else kind(*args, **kwargs)
 
-class _Int(int, metaclass=_IntKind):
-    """``int``, of which a size stays a size."""
-
-
-class _FloatKind(type):
-    """What ``float`` is asked: whether something is one, and for one."""
-
-    def __instancecheck__(cls, value: object) -> bool:
-        return isinstance(value, builtins.float)
-
-    def __call__(cls, *args: Any) -> Any:
-        if len(args) == 1 and isinstance(args[0], _SIZES):
-            return torch.sym_float(args[0])  # type: ignore[no-untyped-call] # torch leaves it unannotated
-        return builtins.float(*args)
-
-
-class _Float(float, metaclass=_FloatKind):
-    """``float``, of which a size stays one."""
+    return Kind(kind.__name__, (kind,), {})
 
 
 def _length(value: Any, /) -> Any:
@@ -61,7 +47,7 @@ def _length(value: Any, /) -> Any:
     return value.shape[0] if isinstance(value, torch.Tensor) and value.dim() else builtins.len(value)
 
 
-_KEEPING = {"int": _Int, "float": _Float, "len": _length}
+_KEEPING = {"int": _keeping(int, torch.sym_int), "float": _keeping(float, torch.sym_float), "len": _length}
 _ASKED_FOR = {"__int__": ("int",), "__float__": ("float",), "__index__": ("len", "float")}
 """What Python asks of a size, and the names by which code may have made it ask."""
 
