@@ -16,7 +16,7 @@ from normdeploy.graph import constant_tensor, tensor64
 from normdeploy.graph.edit import put_constant
 from normdeploy.graph.operators.contrib import BLOCKED_DOMAIN
 from normdeploy.graph.operators.contrib.nchwc import block_size, plain_kernel
-from normdeploy.verification.derivation.side.joined_operators import fused_conv
+from normdeploy.verification.derivation.side.joined_operators import fused_conv, knows_activation
 from normdeploy.verification.derivation.side.spelled_operator import Writer
 
 
@@ -45,9 +45,8 @@ def write_without_blocks(model: ir.Model) -> set[str]:
 def _fits(node: ir.Node) -> bool:
     """Tell whether an operator's channels fill its blocks, and all that is needed of it is known."""
     if node.op_type == "Conv":
-        kernel = constant_tensor(node.inputs[1])
-        known = ("", "Relu", "Sigmoid", "Tanh", "HardSwish", "LeakyRelu", "HardSigmoid", "Clip")
-        return kernel is not None and (node.attributes.get_string("activation", "") or "") in known
+        name, given = node.attributes.get_string("activation", ""), node.attributes.get_floats("activation_params", [])
+        return constant_tensor(node.inputs[1]) is not None and knows_activation(name or "", len(given or ()))
     if node.op_type == "ReorderOutput":
         return node.attributes.get_int("channels", 1) % block_size() == 0
     if node.op_type == "ReorderInput":

@@ -181,12 +181,17 @@ def _fused_gemm(writer: Writer) -> bool:
     return _activated(writer, y, [float(number) for number in given if number is not None])
 
 
+def knows_activation(name: str, parameters: int) -> bool:
+    """Tell whether an activation that an operator holds, "" for none, can be written with so many parameters."""
+    return not name or name in _ACTIVATIONS or (name == "Clip" and parameters == 2)
+
+
 def _activated(writer: Writer, y: ir.Value, parameters: Sequence[float]) -> bool:
     name = writer.node.attributes.get_string("activation", "") or ""
     if name == "Clip" and len(parameters) == 2:
         writer.add("Clip", y, *map(writer.number, parameters))
         return True
-    if name and name not in _ACTIVATIONS:
+    if not knows_activation(name, len(parameters)):
         return False
     if name:
         wanted = _ACTIVATIONS[name]
