@@ -238,14 +238,24 @@ def copy_with_digest(source: str | os.PathLike[str], target: Path) -> str:
     return digest.hexdigest()
 
 
-def words_in(path: str | os.PathLike[str], words: Collection[bytes]) -> set[bytes]:
-    """Return which of some words a file's bytes hold anywhere; read without what reads the file."""
+def words_in(source: str | os.PathLike[str] | bytes | memoryview, words: Collection[bytes]) -> set[bytes]:
+    """Return which of some words a file's bytes hold anywhere; read without what reads the file.
+
+    Args:
+        source: the file, or its bytes. words: to look for.
+    """
+    chunks: Iterator[bytes | memoryview]
+    if isinstance(source, (bytes, memoryview)):
+        chunks = (source[at : at + _CHUNK] for at in range(0, len(source), _CHUNK))
+    else:
+        chunks = _chunks(source)
     found, kept, longest = set[bytes](), b"", max(map(len, words))
-    for chunk in _chunks(path):
-        found |= {word for word in words if word in kept + chunk}
+    for chunk in chunks:
+        text = kept + chunk
+        found |= {word for word in words if word in text}
         if len(found) == len(words):
             break
-        kept = (kept + chunk)[1 - longest :]
+        kept = text[1 - longest :]
     return found
 
 

@@ -55,9 +55,8 @@ def product_entries(model: str | os.PathLike[str] | Content, *, stored: bool | N
     Args:
         model: the ONNX file, or the bytes of one. stored: whether it may hold a DequantizeLinear; looked for otherwise.
     """
-    word = _DEQUANTIZE.encode()
     if stored is None:
-        stored = word in bytes(model) if isinstance(model, Content) else bool(words_in(model, [word]))
+        stored = bool(words_in(model, [_DEQUANTIZE.encode()]))
     found = dict([WHOLE_OPERANDS]) if stored else {}
     if saturates(this_machine()):
         proto = None if not stored else parsed(model) if isinstance(model, Content) else read_outline(model).proto
