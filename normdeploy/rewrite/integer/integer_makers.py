@@ -11,6 +11,7 @@ import onnx_ir as ir
 from normdeploy.graph import FLOATS, constant64, constant_tensor
 from normdeploy.graph.edit import only_reader
 from normdeploy.graph.operator_inputs import optional
+from normdeploy.graph.operators.narrow_types import quantized_type
 from normdeploy.graph.traits import is_standard
 from normdeploy.rewrite.integer.integer_source import BYTES, Stays, clamp_of, scalar
 from normdeploy.rewrite.integer.monotone import Ending, Exceeds, Rounds, Signs
@@ -68,9 +69,8 @@ def _linear(node: ir.Node, data: ir.Value) -> Quantizer:
         raise Stays("its step is computed at run time")
     if not (np.isfinite(steps) & (steps > 0)).all():
         raise Stays("it has a step that is not above 0")
-    tensor = constant_tensor(zero)
-    given = node.attributes.get_int("output_dtype", 0)
-    dtype = tensor.dtype if tensor is not None else ir.DataType(given) if given else ir.DataType.UINT8
+    dtype = quantized_type(node)
+    assert dtype is not None  # its zero point is a constant
     if dtype not in BYTES:
         raise Stays(f"it makes {dtype.name.lower()}, and layers on integers read int8 or uint8")
     if steps.size > 1 and (node.attributes.get_int("block_size", 0) != 0 or data.shape is None):
