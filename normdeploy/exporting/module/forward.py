@@ -217,6 +217,19 @@ def _collect(name: str, value: Any, found: Outputs) -> None:
 
 
 @contextmanager
+def forward_replaced(model: nn.Module, forward: Callable[..., Any]) -> Iterator[None]:
+    """Let a module have another forward in the block; one that it had of its own is given back."""
+    own = vars(model).get("forward")
+    model.forward = forward
+    try:
+        yield
+    finally:
+        del vars(model)["forward"]
+        if own is not None:
+            model.forward = own
+
+
+@contextmanager
 def flat_forward(model: nn.Module, arguments: Arguments) -> Iterator[list[str]]:
     """Exchange ``model.forward``, for this instance and this block, by one that takes and returns flat tensors.
 
@@ -252,12 +265,5 @@ def flat_forward(model: nn.Module, arguments: Arguments) -> Iterator[list[str]]:
         names.append(_identifier(f"{name}_input" if name in taken else name, [*names, *taken]))
     signature = inspect.Signature([inspect.Parameter(name, kind) for name in names])
     forward.__signature__ = signature  # type: ignore[attr-defined]  # read by inspect.signature, unknown to the stub
-    had = "forward" in vars(model)
-    model.forward = forward
-    try:
+    with forward_replaced(model, forward):
         yield assigned
-    finally:
-        if had:
-            model.forward = original
-        else:
-            del vars(model)["forward"]
