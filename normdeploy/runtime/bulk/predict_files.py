@@ -154,7 +154,7 @@ def predict(
         workers: actors of engine "ray".
         columns: columns of a table to use, for a model of one input.
         keep: columns of a table to pass through to ``out``.
-        header: whether the first record of a CSV file names the columns; None looks (see docs/running.md).
+        header: whether the first record of a CSV file names the columns; None: look at it (docs/running.md says how).
         images: scaling and size of images.
         overwrite: replace ``out``, and discard an unfinished run for something else.
         progress: called with (rows done, rows in all or None where that is not known) after each part.
