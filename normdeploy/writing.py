@@ -70,8 +70,8 @@ def export(
         opset_version: ONNX operator set, 18 or newer. By default torch's own; 23 where there is an RMSNorm and the
             onnxruntime in use can read that.
         fold: fold and fuse normalizations; False writes the graph as traced.
-        approximate: allow rewrites that are only nearly equal. Where one was made (its ledger row says so), the verifier
-            does not compare weights and try mutants: it measures the cost, at most 1e-3 of the outputs' size.
+        approximate: allow rewrites that are only nearly equal. Where one was made (its ledger row says so), the
+            verifier does not compare weights or try mutants: it measures the cost, at most 1e-3 of the outputs' size.
         integer: write quantized layers on integers: ConvInteger and MatMulInteger, and each quantizer behind them as
             an equal function of their integer sums. A quantizer that is no such function stays, and its ledger row
             says why. Off by default: onnxruntime's own int8 convolutions, which round otherwise, are faster.
