@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from normdeploy.files import PathLike
 from normdeploy.parsing.amounts import require_count
-from normdeploy.proven import ExportResult, FoldResult, Level, PathLike, Progress
+from normdeploy.proven import ExportResult, FoldResult, Level, Progress
 from normdeploy.writing import export, fold
 
 if TYPE_CHECKING:

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from normdeploy.errors import UsageError
+from normdeploy.files import PathLike
 from normdeploy.graph.derivation import Derivation
 from normdeploy.ort.installed import require_onnxruntime
-from normdeploy.proven import ExportResult, FoldResult, Level, PathLike, Progress, require_outputs, write_proven
+from normdeploy.proven import ExportResult, FoldResult, Level, Progress, require_outputs, write_proven
 from normdeploy.rewrite.ledger import Ledger
 
 if TYPE_CHECKING:

@@ -31,9 +31,9 @@ from dataclasses import dataclass
 from string import ascii_letters
 
 import numpy as np
-import numpy.typing as npt
 import onnx_ir as ir
 
+from normdeploy.array_types import Ints
 from normdeploy.graph import is_constant, module_path
 from normdeploy.graph.edit import put_constant, share_names, standing_for
 from normdeploy.graph.operator_inputs import required, shape_of
@@ -232,7 +232,7 @@ class _Chain:
         else:
             self.add("Reshape", [self._integers(target, "shape")], letters)
 
-    def _integers(self, array: npt.NDArray[np.int64], use: str) -> ir.Value:
+    def _integers(self, array: Ints, use: str) -> ir.Value:
         return put_constant(self.region.graph, array, f"{self.node.name or 'einsum'}.{use}")
 
     def _product(self, letters: str) -> int:

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from normdeploy.array_types import Floats
+from normdeploy.array_types import Floats, Ints
 from normdeploy.graph import FLOATS, constant64
 from normdeploy.graph.edit import is_read
 from normdeploy.graph.linear_view import Form, Linear
@@ -26,7 +26,6 @@ from normdeploy.graph.weight import fixed_weight
 from normdeploy.rewrite.affine.operator_names import describe
 from normdeploy.rewrite.integer.monotone import Clamp
 
-Ints = npt.NDArray[np.int64]
 Range = tuple[int, int]
 
 BYTES = {dtype: ENDS[dtype] for dtype in (ir.DataType.UINT8, ir.DataType.INT8)}
