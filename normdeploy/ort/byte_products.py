@@ -11,7 +11,7 @@ from typing import Any
 
 from normdeploy.files import words_in
 from normdeploy.onnxfile.named_bytes import Content
-from normdeploy.onnxfile.outline import read_outline
+from normdeploy.onnxfile.outline import read_outline, session_source
 from normdeploy.onnxfile.schema import parsed
 from normdeploy.onnxfile.stored import with_bodies
 from normdeploy.ort.machine import Machine, this_machine
@@ -63,6 +63,12 @@ def product_entries(model: str | os.PathLike[str] | Content, *, stored: bool | N
         if proto is None or can_be_asked(proto):
             found |= dict([EXACT_PRODUCTS])
     return found
+
+
+def exact_session(path: str | os.PathLike[str]) -> tuple[str | bytes, dict[str, str]]:
+    """Return what to open a session of a file from, and its configuration, with which its products are exact here."""
+    source, entries = session_source(path)
+    return source, entries | product_entries(path)
 
 
 def can_be_asked(model: Any) -> bool:

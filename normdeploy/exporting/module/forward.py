@@ -20,6 +20,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from normdeploy.errors import InputError, ModelError
+from normdeploy.exporting.eager import forward_replaced
 from normdeploy.exporting.module.data_attribute import DataFollowed
 from normdeploy.exporting.module.known_state import KnownState, small_state
 from normdeploy.exporting.module.plain_objects import ObjectPath, held_tensors, is_plain, renewed
@@ -214,19 +215,6 @@ def _collect(name: str, value: Any, found: Outputs) -> None:
             )
         for path, tensor in held:
             _collect(inner(_joined(path)), tensor, found)
-
-
-@contextmanager
-def forward_replaced(model: nn.Module, forward: Callable[..., Any]) -> Iterator[None]:
-    """Let a module have another forward in the block; one that it had of its own is given back."""
-    own = vars(model).get("forward")
-    model.forward = forward
-    try:
-        yield
-    finally:
-        del vars(model)["forward"]
-        if own is not None:
-            model.forward = own
 
 
 @contextmanager

@@ -20,7 +20,7 @@ import torch.ao.nn.quantized as nnq
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from normdeploy.exporting.module.forward import forward_replaced
+from normdeploy.exporting.eager import forward_replaced
 from normdeploy.exporting.quantized.quantized_operators import Packed, packed
 from normdeploy.exporting.quantized.quantizer_functions import is_quantizer
 from normdeploy.exporting.quantized.quantizer_mode import QuantizerMode
