@@ -51,7 +51,9 @@ from normdeploy.exporting.torch_exporter.trace_errors import (
     module_in_traceback,
     too_deep,
 )
+from normdeploy.exporting.torch_exporter.unchecked_distributions import distributions_unchecked
 from normdeploy.graph.integer_weights import quantize_constants
+from normdeploy.nn.as_numpy import to_numpy
 from normdeploy.nn.contents import Before
 from normdeploy.nn.object_walk import is_foreign
 
@@ -81,15 +83,6 @@ class Traced:
     notes: list[str] = field(default_factory=list)
     mode: ModeReport | None = None
     updated: tuple[Updated, ...] = ()
-
-
-def to_numpy(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
-    """Return a tensor's values as an array on the host; bfloat16 and float8 as their ml_dtypes types."""
-    host = tensor.detach().cpu().contiguous()
-    try:
-        return host.numpy()
-    except TypeError:  # a dtype numpy itself does not have
-        return ir.tensor(host).numpy()
 
 
 @contextmanager
@@ -222,7 +215,14 @@ def trace(
             dynamic_shapes = dynamic_shapes.dynamic_shapes(model, positional, named)  # type: ignore[no-untyped-call]
         traceable = quantizers_traceable(model) if quantizers.seen else nullcontext()
         hints = causal_hints_given(model)
-        with plain_tensors_registered(kept), traceable, hints, unscripted(), flat_forward(model, arguments) as assigned:
+        with (
+            plain_tensors_registered(kept),
+            traceable,
+            hints,
+            unscripted(),
+            distributions_unchecked() as unchecked,
+            flat_forward(model, arguments) as assigned,
+        ):
             if dynamic_shapes is None:
                 program = export_batched(model, tensors, opset_version, notes)
             else:
@@ -233,6 +233,10 @@ def trace(
                     fixed = partial(traces_fixed, model, tensors)
                     raise TraceError(explain(model, error, tensors, fixed)) from error
                 notes += fixed_after_all(arguments.names, specs, program.model.graph)
+        if unchecked:
+            notes.append(
+                f"the file does not check what {', '.join(unchecked)} of torch.distributions takes, as eager torch does"
+            )
         found = training_operators(program.exported_program)
         if found:
             raise ModeError(

@@ -22,7 +22,7 @@ from normdeploy.exporting.module.forward import (
     split_arguments,
 )
 from normdeploy.exporting.module.mode import evaluation_mode
-from normdeploy.exporting.trace import Traced, to_numpy, trace
+from normdeploy.exporting.trace import Traced, trace
 from normdeploy.graph import load_graph
 from normdeploy.inspection.companions import Dependence, batched_inputs, dependence
 from normdeploy.inspection.findings import Finding, Findings
@@ -30,6 +30,7 @@ from normdeploy.inspection.graph_checks import check_graph
 from normdeploy.inspection.holders import check_holders, module_norms, untracked
 from normdeploy.inspection.stored_statistics import check_statistics
 from normdeploy.inspection.training_variance import training_conventions
+from normdeploy.nn.as_numpy import to_numpy
 from normdeploy.rewrite.infer import require_consistent
 
 # eager float32 runs of one sample in two batches: beyond this it is not rounding

@@ -8,6 +8,7 @@ from contextlib import suppress
 from itertools import combinations
 from typing import Any
 
+import onnx_ir as ir
 import torch
 from torch import nn
 
@@ -20,13 +21,16 @@ from normdeploy.exporting.torch_exporter.naming import give_names_once
 from normdeploy.exporting.torch_exporter.recurrent_shapes import recurrent_layers_by_their_shapes
 from normdeploy.exporting.torch_exporter.second_trace import second_trace_where_needed
 from normdeploy.exporting.torch_exporter.signature_tables import signature_tables_kept
-from normdeploy.exporting.torch_exporter.sizes_held import require_free_sizes
+from normdeploy.exporting.torch_exporter.sizes_held import SizeHeldError, require_free_sizes, sizes_left_out
 from normdeploy.exporting.torch_exporter.trace_errors import cause_of, explain, fixed_by
 from normdeploy.exporting.torch_exporter.ways_of_tracing import traced_by
 from normdeploy.exporting.torch_exporter.whole_sizes import Place, is_among, numbers_made_of_sizes, sizes_kept
 from normdeploy.exporting.translations.complex_translations import COMPLEX, complex_numbers_translated
 from normdeploy.exporting.translations.translation_table import translations
+from normdeploy.graph import Evaluator
+from normdeploy.nn.as_numpy import to_numpy
 
+_ROUGHLY = 1e-2  # of float32 or less against float64; what is exact is the verdict's to say
 _FIXED_TOGETHER = 2  # inputs that are tried as fixed at once: each set of them is a run of the model
 
 
@@ -148,9 +152,34 @@ def _exported(model: nn.Module, tensors: list[torch.Tensor], specs: list[Spec], 
     if stopped is not None:
         return stopped
     try:
-        return export_program(model, tensors, specs, opset)
+        program = export_program(model, tensors, specs, opset)
     except Exception as error:  # whatever it is: the caller asks for its cause
         return error
+    for size in sizes_left_out(program.exported_program):
+        longer = [_as_long(x, size) if spec else x for x, spec in zip(tensors, specs, strict=True)]
+        if _runs(model, longer) is None and not _computes(program.model, model, longer):
+            return SizeHeldError(f"forward computes something else for a size of {size} than for the example's")
+    return program
+
+
+def _computes(graph: ir.Model, model: nn.Module, tensors: list[torch.Tensor]) -> bool:
+    """Whether a graph computes what the model does, roughly: another way of forward need not be another function."""
+    feeds = {str(value.name): to_numpy(x) for value, x in zip(graph.graph.inputs, tensors, strict=True)}
+    try:
+        found = Evaluator(graph).run(feeds).values()
+    except Exception:  # whatever it is: the graph is of other sizes
+        return False
+    with uncompiled(), torch.no_grad():
+        expected = [x.cpu() for x in model(*tensors)]
+    return all(
+        own.shape == x.shape and torch.allclose(own.double(), x.double(), _ROUGHLY, _ROUGHLY, equal_nan=True)
+        for own, x in zip(found, expected, strict=True)
+    )
+
+
+def _as_long(x: torch.Tensor, size: int) -> torch.Tensor:
+    """Return a tensor with ``size`` rows, the given ones in turn."""
+    return x[torch.arange(size, device=x.device) % x.shape[0]]
 
 
 def _one_longer(tensors: list[torch.Tensor], specs: list[Spec]) -> list[torch.Tensor]:

@@ -1,7 +1,8 @@
-"""Dimensions that a trace calls dynamic though the graph holds the example's size: the file runs at no other one.
+"""Dimensions that a trace calls dynamic though the graph holds for the example's size, or for some sizes, alone.
 
 ``int(x.shape[0] / 4)``, a number made of one that is no integer, is the example's from then on: the trace notes that it
-must be so, which torch's own program asks at each call, and torch's exporter to ONNX drops.
+must be so, which torch's own program asks at each call, and torch's exporter to ONNX drops. So it does with the sizes
+that an ``if x.shape[0] > 4`` leaves.
 """
 
 from __future__ import annotations
@@ -13,6 +14,9 @@ import sympy  # type: ignore[import-untyped] # it has no types
 import torch
 
 _TIMES = 8  # larger sizes that are tried: who asks for odd ones, or for multiples of four, finds some
+
+_LEAST = 2
+_MOST = 1 << 10  # what a batch that is tried may be, in rows
 
 
 class SizeHeldError(Exception):
@@ -41,6 +45,23 @@ def require_free_sizes(program: Any) -> None:
             raise SizeHeldError(
                 "a Python number is made of it, as int(x.shape[0] / 4) does, and the trace keeps the example's"
             )
+
+
+def sizes_left_out(program: Any) -> list[int]:
+    """Return the sizes next to those that a trace holds for, and 1 where that is below, where it says so of a dimension.
+
+    A trace takes every dynamic size for 2 at least, which is no decision of forward.
+    """
+    found: set[int] = set()
+    for size in _sizes(program):
+        limits = program.range_constraints.get(size.node.expr)
+        if limits is None:
+            continue
+        if limits.lower > _LEAST:
+            found |= {1, int(limits.lower) - 1}
+        if limits.upper <= _MOST:
+            found.add(int(limits.upper) + 1)
+    return sorted(found)
 
 
 def _is_a_number(found: Any) -> bool:

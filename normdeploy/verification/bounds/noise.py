@@ -30,12 +30,13 @@ from normdeploy.graph import FLOATS, Evaluator, ExactTensor, constant_tensor, te
 from normdeploy.graph.evaluate import StandIn
 from normdeploy.graph.operator_evaluation import promote
 from normdeploy.graph.walk import nodes_in
+from normdeploy.nn.as_numpy import to_numpy
 from normdeploy.verification.bounds.accuracy import gate_weights
 from normdeploy.verification.bounds.cancellation import condensed, is_looked_at, of_one_size
 from normdeploy.verification.bounds.counts import counting
 from normdeploy.verification.bounds.decisions import arithmetic_before, decides, held, held_nodes, representable
 from normdeploy.verification.bounds.noise_hook import NARROW, NoiseHook
-from normdeploy.verification.sides.flat_values import SMALLEST_NORMAL, Feeds, to_numpy
+from normdeploy.verification.sides.flat_values import SMALLEST_NORMAL, Feeds
 
 _PATTERN = 1 << 18
 

@@ -21,12 +21,13 @@ from torch.utils import _pytree as pytree
 from normdeploy.array_types import Array
 from normdeploy.exporting.module.asks_if_traced import traced_otherwise
 from normdeploy.graph import Evaluator, module_path
+from normdeploy.nn.as_numpy import to_numpy
 from normdeploy.verification.bounds.criteria import finite_alike, rms
 from normdeploy.verification.check_context import Context
 from normdeploy.verification.family_case import Case
 from normdeploy.verification.judging.float64_outputs import logic_problems
 from normdeploy.verification.record.answers import Localization, Side
-from normdeploy.verification.sides.flat_values import Feeds, to_numpy
+from normdeploy.verification.sides.flat_values import Feeds
 from normdeploy.verification.sides.two_sides import EagerReference
 
 _SAME = 1e-6

@@ -16,6 +16,7 @@ from torch import Tensor
 from normdeploy.array_types import Array
 from normdeploy.errors import GraphError
 from normdeploy.graph import FLOATS
+from normdeploy.nn.as_numpy import to_numpy
 from normdeploy.verification.check_context import Context
 from normdeploy.verification.float64_chain import OTHER_ROUNDING
 from normdeploy.verification.mutation.called_parts import CallWatch, key_of
@@ -25,7 +26,7 @@ from normdeploy.verification.mutation.watched_sites import SiteWatch
 from normdeploy.verification.sides.call_record import CallRecord
 from normdeploy.verification.sides.double import Seen
 from normdeploy.verification.sides.exact_agreement import is_float
-from normdeploy.verification.sides.flat_values import Feeds, to_numpy
+from normdeploy.verification.sides.flat_values import Feeds
 from normdeploy.verification.sides.two_sides import EagerReference
 
 Result = TypeVar("Result")

@@ -16,13 +16,13 @@ from torch import Tensor
 
 from normdeploy.array_types import Array
 from normdeploy.graph import Evaluator
+from normdeploy.nn.as_numpy import to_numpy
 from normdeploy.verification.bounds.criteria import finite_alike, rms
 from normdeploy.verification.family_case import Case
 from normdeploy.verification.mutation.mutants import Mutant, Site
 from normdeploy.verification.samples.families import small_spread_first
 from normdeploy.verification.samples.ranges import InputRange
 from normdeploy.verification.sides.exact_agreement import is_float
-from normdeploy.verification.sides.flat_values import to_numpy
 
 _CANCELLED = 1e-11
 """Largest change of an output's element over its channel's RMS: float64's rounding through a deep network, and four

@@ -16,11 +16,11 @@ from torch import Tensor
 
 from normdeploy.array_types import Arrays
 from normdeploy.graph import Evaluator
+from normdeploy.nn.as_numpy import to_numpy
 from normdeploy.verification.mutation.mutants import Mutant, Site
 from normdeploy.verification.mutation.rerun import CleanRun, difference_ratio
 from normdeploy.verification.samples.families import make_families
 from normdeploy.verification.samples.family import Family
-from normdeploy.verification.sides.flat_values import to_numpy
 
 if TYPE_CHECKING:
     from normdeploy.verification.check_context import Context

@@ -25,11 +25,12 @@ from torch import Tensor
 from normdeploy.graph import Evaluator, constant64, constant_tensor, evaluate_node
 from normdeploy.graph.fixed_values import fixed_nodes
 from normdeploy.graph.traits import is_standard
+from normdeploy.nn.as_numpy import to_numpy
 from normdeploy.verification.float64_chain import FINEST
 from normdeploy.verification.mutation.mutants import BATCH_NORM, Site, is_norm, opsets
 from normdeploy.verification.mutation.watched_sites import Key, values_of
 from normdeploy.verification.sides.call_record import CallRecord, NormCall
-from normdeploy.verification.sides.flat_values import UNIT_ROUNDOFF, to_numpy
+from normdeploy.verification.sides.flat_values import UNIT_ROUNDOFF
 
 _ROWS_OF = ("Identity", "Slice", "Reshape")
 """What takes rows of a norm's result."""

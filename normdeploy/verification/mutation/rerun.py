@@ -14,6 +14,7 @@ from normdeploy.array_types import Array, Floats
 from normdeploy.graph import Evaluator, constant_tensor
 from normdeploy.graph.evaluate import Hook, StandIn
 from normdeploy.graph.walk import bodies_of
+from normdeploy.nn.as_numpy import to_numpy
 from normdeploy.verification.bounds.criteria import Bounds, judge_error
 from normdeploy.verification.check_context import Context
 from normdeploy.verification.family_case import Case
@@ -22,7 +23,6 @@ from normdeploy.verification.mutation.mutants import Apply, Mutant, Site
 from normdeploy.verification.mutation.mutate_affine import affine_sites, epsilon_sites
 from normdeploy.verification.record.answers import Killer, MutantReport
 from normdeploy.verification.sides.exact_agreement import is_float
-from normdeploy.verification.sides.flat_values import to_numpy
 
 
 class CleanRun:

@@ -13,8 +13,9 @@ from torch import Tensor
 
 from normdeploy.array_types import Array
 from normdeploy.graph import Evaluator, constant_tensor
+from normdeploy.nn.as_numpy import to_numpy
 from normdeploy.verification.bounds.criteria import rms
-from normdeploy.verification.sides.flat_values import Feeds, to_numpy
+from normdeploy.verification.sides.flat_values import Feeds
 
 _CANDIDATES = 48
 """How far above a site its entries are looked for, in values."""

@@ -15,9 +15,9 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
+from normdeploy.nn.as_numpy import to_numpy
 from normdeploy.ort.machine import this_machine
 from normdeploy.ort.settings import WEB
-from normdeploy.verification.sides.flat_values import to_numpy
 from normdeploy.verification.sides.sessions import Setting
 from normdeploy.web.host import current_host
 

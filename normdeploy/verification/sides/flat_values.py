@@ -14,6 +14,7 @@ from normdeploy.array_types import Array, Arrays
 from normdeploy.errors import InputError
 from normdeploy.exporting.module.forward import flatten_arguments
 from normdeploy.graph import Evaluator
+from normdeploy.nn.as_numpy import to_numpy
 
 Feeds = Mapping[str, Array]
 
@@ -25,14 +26,6 @@ SMALLEST_NORMAL: dict[str, float] = {
     "bfloat16": 2.0**-126,
 }
 """u of a stored format, and its smallest number of full precision."""
-
-
-def to_numpy(tensor: Tensor) -> Array:
-    """Return a tensor's values as NumPy, bfloat16 included."""
-    tensor = tensor.detach().cpu().contiguous()
-    if tensor.dtype == torch.bfloat16:
-        return tensor.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
-    return np.asarray(tensor.numpy())
 
 
 def as_array(value: Any, what: str) -> Array:

@@ -15,10 +15,11 @@ from normdeploy.exporting.module.forward import flatten_outputs
 from normdeploy.exporting.module.ieee import ieee_float32
 from normdeploy.exporting.module.mode import evaluation_mode
 from normdeploy.graph import Evaluator
+from normdeploy.nn.as_numpy import to_numpy
 from normdeploy.nn.contents import Before
 from normdeploy.nn.promoted import LOW_FLOATS
 from normdeploy.verification.sides.double import Seen, float64_mode
-from normdeploy.verification.sides.flat_values import Feeds, Signature, run_evaluator, to_numpy
+from normdeploy.verification.sides.flat_values import Feeds, Signature, run_evaluator
 from normdeploy.verification.sides.quantized_module import quantizers_in_double, quantizers_off, quantizes
 
 
