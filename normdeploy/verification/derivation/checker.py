@@ -209,7 +209,7 @@ class _Checker:
         if behind is not None and any(self.hints.of(behind)):
             self.waiting[value] = node
             return
-        inside = not (hinted or asked) and leads_to(value, ANALYTIC, lambda v: any(self.hints.of(v)))
+        inside = not (hinted or asked) and leads_to(relation.file, value, ANALYTIC, lambda v: any(self.hints.of(v)))
         proven = self._as_hinted(row, value, hinted)
         for read in [] if proven or inside else [v for v in node.inputs if v is not None and v in self.waiting]:
             self._value(self.waiting.pop(read), read, asked=True)

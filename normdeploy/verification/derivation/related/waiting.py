@@ -5,7 +5,7 @@ be held against those of each product nearby, and then once more with the bias. 
 nothing in it can make up for a wrong one, so that the sum shows all that the product would.
 
 Of a region of operators a derivation names the result alone. Where the result is confirmed, so is all inside of it;
-before that no value in it needs to be held, region by region, against those of the source.
+before that no value in it needs to be held against regions of the source.
 """
 
 from __future__ import annotations
@@ -42,25 +42,29 @@ def shifted(side: Side, value: ir.Value) -> ir.Value | None:
     return behind if plain else None
 
 
-def leads_to(value: ir.Value, through: Collection[str], known: Callable[[ir.Value], bool]) -> bool:
+def leads_to(side: Side, value: ir.Value, through: Collection[str], known: Callable[[ir.Value], bool]) -> bool:
     """Tell whether some operators compute a known value of another one, which no body reads.
 
+    None of them reads a constant of several numbers: looked at alone it is compared number by number.
+
     Args:
-        value: the other; its own operator is one of them. through: kinds of operators. known: tells which are known.
+        side: their graph. value: the other; its own operator is one of them, whatever that reads.
+        through: kinds of operators. known: tells which values are known.
     """
     own = value.producer()
-    if own is None or any(usage.node.graph is not own.graph for usage in value.uses()):
+    if own is None or kind(own) not in through or any(use.node.graph is not own.graph for use in value.uses()):
         return False
-    seen: dict[ir.Value, None] = {value: None}
     queue = [value]
     for current in queue:
-        maker = current.producer()
-        if maker is None or kind(maker) not in through:
-            continue
-        if current is not value and known(current):
-            return True
-        ahead = [output for usage in current.uses() for output in usage.node.outputs if output not in seen]
-        ahead = ahead[: _MOST - len(seen)]
-        seen.update(dict.fromkeys(ahead))
-        queue += ahead
+        for node in (use.node for use in current.uses()):
+            if kind(node) not in through or any(_is_long(side, read) for read in node.inputs):
+                continue
+            if any(map(known, node.outputs)):
+                return True
+            queue += [output for output in node.outputs if output not in queue][: _MOST - len(queue)]
     return False
+
+
+def _is_long(side: Side, value: ir.Value | None) -> bool:
+    array = side.constant(value)
+    return array is not None and array.size > 1
