@@ -109,8 +109,7 @@ class NoisyGraph:
     @cached_property
     def _rounding(self) -> Collection[ir.Node]:
         """The nodes whose results get noise."""
-        graph = self._noisy.graph
-        return {node for node in nodes_in(graph) if rounds(node)} - counting(graph)
+        return {node for node in nodes_in(self._noisy.graph) if rounds(node)} - counting(self._noisy.graph)
 
     @cached_property
     def _looked_at(self) -> Collection[ir.Node]:
