@@ -26,7 +26,7 @@ from normdeploy.verification.runs import judge_outputs
 from normdeploy.verification.samples.ranges import InputRange
 from normdeploy.verification.sides.exact_agreement import plural, shortened
 from normdeploy.verification.sides.flat_values import Feeds, run_evaluator
-from normdeploy.verification.sides.watch import Watch, same_tensor
+from normdeploy.verification.sides.watch import NEGATED, Watch, same_tensor
 
 
 def check_idle(context: Context) -> list[Check]:
@@ -137,6 +137,8 @@ def _what(watch: Watch, node: ir.Node) -> str:
     number = watch.numbers.get(str(node.outputs[0].name))
     if number is not None and has(node, Trait.ADDS):
         return f"added {number:.3g} to nothing near 0"
+    if number is None and watch.same.get(str(node.outputs[0].name)) == {NEGATED}:
+        return "returned the negative of what it read"
     return "returned what it read" if number is None else f"returned {number:g} everywhere"
 
 

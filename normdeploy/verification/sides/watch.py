@@ -15,8 +15,15 @@ from normdeploy.graph.operator_evaluation import as_constant, promote
 from normdeploy.graph.traits import Trait, has
 from normdeploy.verification.sides.flat_values import Feeds
 
+NEGATED = -1
+"""In place of an operand's place: its negative, which is all that an Abs returns of numbers below 0."""
+
 _NEAR = 64.0
 """How many times a number is what it is added to, at most, where it shows what it does."""
+
+
+_OF_SIZES = frozenset({"Div", "Mod", "Sign", "BitShift", "Floor", "Ceil", "Round"})
+"""Operators that are watched where they decide on sizes: 0 for all sizes below some number shows nothing."""
 
 
 @dataclass
@@ -91,8 +98,10 @@ class Watch:
             self._see_sum(name, node)
             return
         same = {place for place, value in enumerate(node.inputs) if same_tensor(self._held(value), results[0])}
+        if node.op_type == "Abs" and same_tensor(self._held(node.inputs[0]), -results[0]):
+            same.add(NEGATED)
         self.same[name] = self.same.get(name, same) & same
-        number = _one_number(results[0])
+        number = _one_number(results[0], of_sizes=node.op_type in _OF_SIZES)
         if self.numbers.setdefault(name, number) != number:
             self.numbers[name] = None
         if not self.same[name] and self.numbers[name] is None:
@@ -121,9 +130,9 @@ class Watch:
         return {name: node for name, node in self.ran.items() if name not in self.acted}
 
 
-def _one_number(made: Tensor) -> float | None:
-    """Return the number that all elements of a float tensor are; None where they differ, or it is of another type."""
-    if not made.is_floating_point() or not made.dim():
+def _one_number(made: Tensor, *, of_sizes: bool) -> float | None:
+    """Return the number that all elements of a tensor are; None where they differ, or are no floats and no sizes."""
+    if not of_sizes and not (made.is_floating_point() and made.dim()):
         return None
     first = made.reshape(-1)[0]
     return float(first) if bool((made == first).all()) else None
