@@ -130,6 +130,12 @@ def _idle(context: Context, watch: Watch | None, evaluator: Evaluator | None) ->
 
 
 def _what(watch: Watch, node: ir.Node) -> str:
+    if node.op_type == "Gather":
+        name = str(node.outputs[0].name)
+        left = [row for row in watch.ends[name] if row not in watch.reached[name]]
+        return (
+            f"read its table, which the reference does not have, and never {shortened([f'row {row}' for row in left])}"
+        )
     if str(node.outputs[0].name) in watch.ends:
         return "cuts elsewhere than any quantizer of the reference, and never reached both ends"
     if has(node, Trait.COMPARES) or _is_truth(node):

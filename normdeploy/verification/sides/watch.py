@@ -10,6 +10,7 @@ import onnx_ir as ir
 import torch
 from torch import Tensor
 
+from normdeploy.array_types import Array
 from normdeploy.graph import constant_tensor
 from normdeploy.graph.operator_evaluation import as_constant, promote
 from normdeploy.graph.traits import Trait, has
@@ -42,12 +43,13 @@ class Watch:
         numbers: the one number that all of a result was in every run so far, None if it was not; of a sum the number
             that keeps it from 0.
         values: all values of the run at hand.
-        ends: of the integers that some quantizers among them make; these act where both were reached.
+        ends: of the integers that some quantizers among them make; these act where both were reached. Of what reads a
+            table the rows; it acts where each was chosen.
         reached: those that were.
     """
 
     names: frozenset[str]
-    ends: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    ends: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     reached: dict[str, set[int]] = field(default_factory=dict)
     runs: int = 0
     acted: set[str] = field(default_factory=set)
@@ -84,7 +86,7 @@ class Watch:
             return
         self.ran[name] = node
         if name in self.ends:
-            made = results[0].numpy()
+            made = results[0].numpy() if node.op_type != "Gather" else self._rows(node, len(self.ends[name]))
             self.reached.setdefault(name, set()).update(end for end in self.ends[name] if (made == end).any())
             if len(self.reached[name]) == len(self.ends[name]):
                 self.acted.add(name)
@@ -106,6 +108,11 @@ class Watch:
             self.numbers[name] = None
         if not self.same[name] and self.numbers[name] is None:
             self.acted.add(name)
+
+    def _rows(self, node: ir.Node, count: int) -> Array:
+        """Return the rows of a table that an operator read."""
+        index = self._held(node.inputs[1])
+        return np.zeros(0, np.int64) if index is None else np.unique(index.numpy()) % count
 
     def _see_sum(self, name: str, node: ir.Node) -> None:
         """See whether a number that keeps a sum from 0 was ever large beside what it is added to."""
