@@ -35,6 +35,10 @@ Draw = Callable[[RewriteContext, list[ir.Node], list[ir.Value]], dict[ir.Value, 
 _FEW = 2
 """Positions that stand for all that are treated alike."""
 
+_FEW_AXES = 2
+"""Axes along which an operator that looks at one place at a time sees so many: four places a channel are as good as
+more, and most of an activation's gauges are of channels alone."""
+
 _PROBE_SIZES = (2, 3, 5, 4, 6)
 """Sizes of dynamic dimensions, one after the other."""
 
@@ -98,18 +102,20 @@ def _few_feeds(at: Solution) -> Draw:
         for shape in shapes:
             for axis, size in enumerate(reversed(shape)):
                 widest[-1 - axis] = max(widest[-1 - axis], size)
+        free = [axis - len(widest) for axis, size in enumerate(widest) if size == 1]
+        once = free[:-_FEW_AXES] if has(nodes[0], Trait.POINTWISE) else []
         sizes: dict[str, int] = {}
         feeds: dict[ir.Value, Tensor] = {}
         for value in inputs:
             dims = []
             for axis, dim in enumerate(own := value.shape or ()):
-                free = widest[axis - len(own)] == 1
+                at_end, few = axis - len(own), 1 if axis - len(own) in once else _FEW
                 if isinstance(dim, int):
-                    dims.append(min(dim, _FEW) if free else dim)
-                elif not free:  # beside a constant of that size
-                    dims.append(widest[axis - len(own)])
+                    dims.append(min(dim, few) if at_end in free else dim)
+                elif at_end not in free:  # beside a constant of that size
+                    dims.append(widest[at_end])
                 else:
-                    dims.append(sizes.setdefault(dim.value or f"{value.name}.{axis}", 2))
+                    dims.append(sizes.setdefault(dim.value or f"{value.name}.{axis}", few))
             feeds[value] = context.normal(dims)
         return feeds
 
