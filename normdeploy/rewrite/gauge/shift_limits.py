@@ -113,14 +113,15 @@ def far(gone: Sequence[ir.Node], solution: Solution) -> dict[ir.Node, str]:
 
 
 def _summing(value: ir.Value, gone: set[ir.Node], solution: Solution) -> ir.Node | None:
-    """Return an operator that reads a shifted value, or what a map that disappears too makes of it."""
+    """Return an operator that computes with a shifted value, or with what moves and maps that go, too, make of it."""
     values = [value]
     while values:
         value = values.pop()
-        for reader in readers(value) if solution.shift(solution.ties.of[value]).any() else ():
-            if is_affine(reader):
-                values += reader.outputs if reader in gone else []
-            elif not is_standard(reader, *_BLIND):
+        gauge = solution.ties.of.get(value)
+        for reader in readers(value) if gauge is not None and solution.shift(gauge).any() else ():
+            if reader in gone or has(reader, Trait.MOVES | Trait.JOINS):
+                values += reader.outputs
+            elif not is_affine(reader) and not is_standard(reader, *_BLIND):
                 return reader
     return None
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import zip_longest
 
 import numpy as np
 import onnx_ir as ir
@@ -36,8 +37,7 @@ _FEW = 2
 """Positions that stand for all that are treated alike."""
 
 _FEW_AXES = 2
-"""Axes along which an operator that looks at one place at a time sees so many: four places a channel are as good as
-more, and most of an activation's gauges are of channels alone."""
+"""Axes along which an operator that looks at one place at a time sees so many: four places tell as much as more."""
 
 _PROBE_SIZES = (2, 3, 5, 4, 6)
 """Sizes of dynamic dimensions, one after the other."""
@@ -98,22 +98,20 @@ def _few_feeds(at: Solution) -> Draw:
         if shapes is None or any(value not in at.ties.of for value in inputs):
             return {}
         rank = max((value.shape.rank() for value in inputs if value.shape is not None), default=0)
-        widest = [1] * max(rank, *(len(shape) for shape in shapes))
-        for shape in shapes:
-            for axis, size in enumerate(reversed(shape)):
-                widest[-1 - axis] = max(widest[-1 - axis], size)
-        free = [axis - len(widest) for axis, size in enumerate(widest) if size == 1]
+        turned = [tuple(shape)[::-1] for shape in ((1,) * rank, *shapes)]
+        widest = [max(sizes) for sizes in zip_longest(*turned, fillvalue=1)][::-1]
+        free = [axis for axis in range(-len(widest), 0) if widest[axis] == 1]
         once = free[:-_FEW_AXES] if has(nodes[0], Trait.POINTWISE) else []
         sizes: dict[str, int] = {}
         feeds: dict[ir.Value, Tensor] = {}
         for value in inputs:
             dims = []
-            for axis, dim in enumerate(own := value.shape or ()):
-                at_end, few = axis - len(own), 1 if axis - len(own) in once else _FEW
+            for axis, dim in enumerate((own := value.shape or ()), -len(own)):
+                few = 1 if axis in once else _FEW
                 if isinstance(dim, int):
-                    dims.append(min(dim, few) if at_end in free else dim)
-                elif at_end not in free:  # beside a constant of that size
-                    dims.append(widest[at_end])
+                    dims.append(min(dim, few) if axis in free else dim)
+                elif axis not in free:  # beside a constant of that size
+                    dims.append(widest[axis])
                 else:
                     dims.append(sizes.setdefault(dim.value or f"{value.name}.{axis}", few))
             feeds[value] = context.normal(dims)
