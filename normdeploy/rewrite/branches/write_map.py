@@ -8,6 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from normdeploy.array_types import Floats
+from normdeploy.graph.edit import standing_for
 from normdeploy.graph.linear_view import linear_of
 from normdeploy.graph.operator_inputs import dtype_of, optional, required
 from normdeploy.rewrite.affine.constant import storable
@@ -116,13 +117,4 @@ def _node(
     result: ir.Value,
     after: ir.Node,
 ) -> ir.Node:
-    node = ir.Node(
-        "",
-        like.op_type,
-        inputs,
-        attributes=attributes,
-        outputs=[ir.Value(shape=result.shape, type=result.type)],
-        name=like.name,
-        metadata_props=dict(like.metadata_props),
-    )
-    return region.adopt(node, after=after)
+    return region.adopt(standing_for(like, like.op_type, inputs, attributes, like=result), after=after)
