@@ -39,8 +39,8 @@ def load_graph(
     """Read and check an ONNX file; weights that lie beside it are mapped, not copied.
 
     Args:
-        path: the file. read: it, where it was read already and is asked for nothing else; what its bytes hold of the
-            weights is taken from there, where numbers may lie at any byte.
+        path: the file. read: the same file, where the caller has read it and needs it no more; weights are then taken
+            from its bytes as they lie, so that numbers may begin at any byte.
         called: what messages call it, where ``path`` is a copy that its user does not know.
 
     Raises:

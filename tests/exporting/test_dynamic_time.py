@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -95,6 +96,48 @@ def test_sizes_behind_recurrent_layers_are_known_where_the_number_of_steps_is(tm
     assert result.verdict is not None
     assert result.verdict.status == "pass"
     assert [row.reason for row in result.ledger.rows if row.action == "kept"] == []
+
+
+class Pooled(nn.Module):
+    """The batch is what a recurrent layer counts as time, and a mean over the length stands behind it."""
+
+    def __init__(self, layer: type[nn.RNNBase], both: bool) -> None:
+        super().__init__()
+        self.layer = layer(5, 4, num_layers=2, bidirectional=both)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.functional.adaptive_avg_pool1d(self.layer(x.transpose(1, 2))[0].transpose(1, 2), 1)
+
+
+@pytest.mark.parametrize("both", [False, True])
+@pytest.mark.parametrize("layer", [nn.LSTM, nn.GRU, nn.RNN])
+def test_a_batch_that_a_recurrent_layer_counts_as_time_stays_dynamic(
+    layer: type[nn.RNNBase], both: bool, tmp_path: Path
+):
+    """torch ran the layer over the example's steps, and the pool behind it took their number for the only one."""
+    model = Pooled(layer, both).eval()
+    result = nd.export(model, (torch.randn(2, 5, 7),), tmp_path / "net.onnx", verify="quick")
+    assert (result.notes, result.verdict and result.verdict.status) == ([], "pass")
+    session = onnxruntime.InferenceSession(tmp_path / "net.onnx")
+    for batch in (1, 6):
+        x = torch.randn(batch, 5, 7)
+        (found,) = session.run(None, {"x": x.numpy()})
+        with torch.no_grad():
+            np.testing.assert_allclose(found, model(x).numpy(), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("given", [{}, {"nonlinearity": "relu", "bias": False, "bidirectional": True, "num_layers": 2}])
+def test_a_plain_recurrent_layer_is_one_operator_for_each_of_its_layers(given: dict[str, Any], tmp_path: Path):
+    """torch's exporter has no form for nn.RNN, and wrote each of the example's steps."""
+    model = nn.RNN(6, 4, batch_first=True, **given).eval()
+    nd.export(model, (torch.randn(2, 7, 6),), tmp_path / "net.onnx", dynamic_shapes=DYNAMIC, verify="quick")
+    file = onnx.load(tmp_path / "net.onnx")
+    assert [node.op_type for node in file.graph.node].count("RNN") == model.num_layers
+    x = torch.randn(3, 12, 6)
+    found = onnxruntime.InferenceSession(tmp_path / "net.onnx").run(None, {file.graph.input[0].name: x.numpy()})
+    with torch.no_grad():
+        for one, expected in zip(found, model.double()(x.double()), strict=True):
+            np.testing.assert_allclose(one, expected.numpy(), rtol=1e-4, atol=1e-5)
 
 
 class Loop(nn.Module):

@@ -17,6 +17,7 @@ from normdeploy.exporting.torch_exporter.dynamic_shapes import Spec, batch_shape
 from normdeploy.exporting.torch_exporter.exporter_shortcuts import exporter_shortcuts
 from normdeploy.exporting.torch_exporter.known_messages import known_messages_silenced
 from normdeploy.exporting.torch_exporter.naming import give_names_once
+from normdeploy.exporting.torch_exporter.recurrent_shapes import recurrent_layers_by_their_shapes
 from normdeploy.exporting.torch_exporter.second_trace import second_trace_where_needed
 from normdeploy.exporting.torch_exporter.signature_tables import signature_tables_kept
 from normdeploy.exporting.torch_exporter.sizes_held import require_free_sizes
@@ -69,8 +70,8 @@ def _called(model: nn.Module, tensors: list[torch.Tensor], specs: list[Spec], op
         second_trace_where_needed(),
         exporter_shortcuts(),
         complex_numbers_translated(),
+        recurrent_layers_by_their_shapes(),
     ):
-        _forget_how_recurrent_layers_ran()
         program = torch.onnx.export(
             _by_its_forward(model),
             tuple(tensors),
@@ -84,20 +85,6 @@ def _called(model: nn.Module, tensors: list[torch.Tensor], specs: list[Spec], op
         assert program is not None  # it is where nothing is written to a file
         give_names_once(program.model)
         return program
-
-
-def _forget_how_recurrent_layers_ran() -> None:
-    """Make the trace look up anew how these operators run.
-
-    torch 2.13 keeps what the trace before used outside of it, which runs over the example's steps: the second LSTM of a
-    process was declared with a fixed time, or a fixed batch, and the same graph.
-    """
-    for name in ("lstm", "gru", "rnn_tanh", "rnn_relu"):
-        operator = getattr(torch.ops.aten, name)
-        for overload in operator.overloads():
-            kept = getattr(getattr(operator, overload), "_dispatch_cache", None)
-            if kept is not None:
-                kept.clear()
 
 
 def _by_its_forward(model: nn.Module) -> nn.Module:

@@ -246,7 +246,7 @@ class NoisyGraph:
         self._roundoff = 0.0
         clean, decisions = self._clean(self._fast, feeds)
         noisy = (self._run_fast(feeds, seed + 1000 * run + 1, decisions) for run in range(runs))
-        for found in _deviations([c.astype(np.float64) for c in clean], noisy, runs):
+        for found in deviations([c.astype(np.float64) for c in clean], noisy, runs):
             yield [s * (roundoff / FAST_ROUNDOFF) for s in found]
 
     def spreads(
@@ -263,7 +263,7 @@ class NoisyGraph:
         clean, decisions = self._clean(self.evaluator, feeds)
         given: dict[str, Any] = {"roundoff": roundoff, "floor": floor, "plain": plain, "decisions": decisions}
         noisy = (self.run(feeds, seed=seed + 1000 * run + 1, **given).values() for run in range(runs))
-        yield from _deviations(clean, noisy, runs)
+        yield from deviations(clean, noisy, runs)
 
 
 @cache
@@ -272,15 +272,17 @@ def _pattern() -> Floats:
     return np.tile(np.random.default_rng(0).uniform(-1, 1, _PATTERN), 2)
 
 
-def _deviations(clean: Sequence[Array], noisy: Iterable[Iterable[Array]], runs: int) -> Iterator[list[Array]]:
-    """Yield the pointwise RMS deviation of runs from a clean one, those that are not made yet counted as if like it."""
+def deviations(clean: Sequence[Array], noisy: Iterable[Iterable[Array]], runs: int) -> Iterator[list[Array]]:
+    """Yield the pointwise RMS deviation of runs from a clean one, with each run; ``runs`` are counted at least, those
+    that are not made yet as if like the clean one.
+    """
     squares = [np.zeros(c.shape) for c in clean]
-    for outputs in noisy:
+    for made, outputs in enumerate(noisy, 1):
         for i, (c, n) in enumerate(zip(clean, outputs, strict=True)):
             if c.shape == n.shape and n.dtype.kind == "f":
                 with np.errstate(invalid="ignore", over="ignore"):
                     squares[i] += np.nan_to_num(np.square(n - c), nan=0.0, posinf=0.0, neginf=0.0)
-        yield [np.sqrt(s / runs) for s in squares]
+        yield [np.sqrt(s / max(runs, made)) for s in squares]
 
 
 def _named(node: ir.Node, index: int) -> str:

@@ -130,7 +130,7 @@ class NoiseHook:
         return self._noisy(value, self._roundoff, 0.0)
 
     def _rounded(self, node: ir.Node, results: list[Tensor]) -> list[Tensor]:
-        length = reduction_length(node, self._shape, tuple(results[0].shape))
+        length = reduction_length(node, self._shapes, tuple(results[0].shape))
         if self._plain:
             return [self._noisy(result, self._roundoff, 0.0) for result in results]
         relative, absolute = FUNCTIONS.get(node.op_type, (1.0, 0.0))
@@ -214,12 +214,3 @@ class NoiseHook:
         if math.isfinite(reach) and bool(moves.all()) and math.isfinite(float(size.max())):
             return noisy
         return torch.where(moves & result.isfinite() & size.isfinite(), noisy, result)
-
-    def _shape(self, value: ir.Value | None) -> tuple[int, ...] | None:
-        if value is None:
-            return None
-        if value.name in self._shapes:
-            return self._shapes[str(value.name)]
-        if value.const_value is not None:
-            return tuple(int(n) for n in value.const_value.shape.numpy())
-        return None

@@ -19,10 +19,8 @@ from normdeploy.graph import Evaluator, constant_tensor
 from normdeploy.graph.traits import Trait, has
 from normdeploy.verification.check_context import Context
 from normdeploy.verification.checks.reference_runs import add_case
-from normdeploy.verification.family_case import Case
-from normdeploy.verification.judging.float64_outputs import logic_problems
 from normdeploy.verification.record.answers import Check, Question, Status
-from normdeploy.verification.runs import judge_outputs
+from normdeploy.verification.runs import check_case
 from normdeploy.verification.samples.ranges import InputRange
 from normdeploy.verification.sides.exact_agreement import plural, shortened
 from normdeploy.verification.sides.flat_values import Feeds, run_evaluator
@@ -94,27 +92,11 @@ def _wake(context: Context, watched: Sequence[tuple[Watch | None, Evaluator | No
             context.waiting.remove(family)
             add_case(context, family)
         for case in context.cases[known:]:
-            wrong = _judged(context, case)
+            wrong = check_case(context, case)
             if wrong:
                 return wrong
             for watch, graph in sides:
                 _sees(watch, graph, family.feeds)
-    return []
-
-
-def _judged(context: Context, case: Case) -> list[Check]:
-    """Hold the file against one more case, in float64 and as it is deployed."""
-    feeds = case.family.feeds
-    try:
-        problems, _ = logic_problems(case, context.subject.logic(feeds))
-        if problems:
-            return [Check(Question.LOGIC, Status.FAIL, shortened(problems))]
-        for setting in context.settings:
-            problems, _ = judge_outputs(context, case, context.subject.run(feeds, setting), setting)
-            if problems:
-                return [Check(Question.ROUNDING, Status.FAIL, f"under {setting}: {shortened(problems)}")]
-    except GraphError as error:
-        return [Check(Question.ROUNDING, Status.FAIL, f"{case.family.name}: {error}")]
     return []
 
 

@@ -1,0 +1,68 @@
+"""While a model is traced, a recurrent layer says of its results what shapes they have, and computes nothing.
+
+A trace runs each operator on tensors without numbers to learn the shapes behind it. torch 2.13 runs a recurrent layer
+step by step there, which makes the example's number of steps of a dynamic one and holds it in the graph; where that way
+was not taken in a process before, another, whose steps are left open. Nothing of either reaches the graph, which calls
+the layer by its name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+from unittest import mock
+
+import torch
+from torch._decomp import decomposition_table
+
+_KEYS = (
+    torch._C.DispatchKey.CompositeImplicitAutograd,
+    torch._C.DispatchKey.Autograd,
+    torch._C.DispatchKey.Meta,
+)
+
+
+@contextmanager
+def recurrent_layers_by_their_shapes() -> Iterator[None]:
+    """Let LSTM, GRU and RNN layers that are called in this block on tensors without numbers make shapes alone."""
+    layers = [getattr(torch.ops.aten, name).input for name in ("lstm", "gru", "rnn_tanh", "rnn_relu")]
+    with ExitStack() as kept:
+        for layer in layers:
+            runs = {key: run for key in _KEYS if (run := layer.py_kernels.get(key)) is not None}
+            kept.enter_context(mock.patch.dict(layer.py_kernels, {key: _by_shapes(run) for key, run in runs.items()}))
+            if layer in decomposition_table:
+                shapes = _by_shapes(decomposition_table[layer])
+                kept.enter_context(mock.patch.dict(decomposition_table, {layer: shapes}))
+            layer._dispatch_cache.clear()  # what was found there before
+            kept.callback(layer._dispatch_cache.clear)
+        yield
+
+
+def _by_shapes(run: Callable[..., Any]) -> Callable[..., Any]:
+    def results(data: torch.Tensor, hidden: Any, *rest: Any) -> tuple[torch.Tensor, ...]:
+        if type(data) in (torch.Tensor, torch.nn.Parameter):  # it has numbers
+            return run(data, hidden, *rest)  # type: ignore[no-any-return] # torch's, untyped
+        *_, bidirectional, batch_first = rest
+        states = [hidden] if isinstance(hidden, torch.Tensor) else hidden
+        return _results(data, states, 2 if bidirectional else 1, batch_first=batch_first)
+
+    return results
+
+
+def _results(
+    data: torch.Tensor, states: Sequence[torch.Tensor], directions: int, *, batch_first: bool
+) -> tuple[torch.Tensor, ...]:
+    """Return empty results of these shapes and strides.
+
+    Args:
+        data: T x B x features, B x T x features if batch_first.
+        states: before the first step, each layers directions x B x width; an LSTM's second is that of its cells.
+
+    Returns:
+        The states of the last layer T x B x directions width (B x T x ... if batch_first), and each state at the end.
+    """
+    steps, batch = (data.shape[1], data.shape[0]) if batch_first else (data.shape[0], data.shape[1])
+    every = data.new_empty(steps, batch, states[0].shape[2] * directions)
+    last = (data.new_empty(state.shape[0], batch, state.shape[2]) for state in states)
+    return every.transpose(0, 1) if batch_first else every, *last
