@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from normdeploy.files import PathLike
 from normdeploy.parsing.amounts import require_count
-from normdeploy.proven import ExportResult, FoldResult, Level, PathLike, Progress
+from normdeploy.proven import ExportResult, FoldResult, Level, Progress
 from normdeploy.writing import export, fold
 
 if TYPE_CHECKING:
@@ -71,8 +72,8 @@ def verify(
         data: inputs of yours, joining the input families: an array or a dict of arrays by input name.
         seed: of the inputs made.
         level: how much to try.
-        budget: of a file of lower precision, what that may cost: "rel=1e-2" or "top1=0.5%"; the file is then judged
-            against its own stored weights in float64, and the loss against this.
+        budget: what lower precision may cost, for a file that has it: "rel=1e-2" or "top1=0.5%". The file is then
+            judged against its own stored weights in float64, and their loss against this budget.
         runtime: what runs the file: "cpu"; "cuda" or "tensorrt" (docs/howto/gpu.md); "web", onnxruntime-web in a
             headless browser; "mobile", its ORT format on the CPU (docs/web.md).
         progress: called with (stage, share done) while the verifier works.

@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 Array = npt.NDArray[Any]
 Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
 Arrays = dict[str, Array]
 """Arrays by the names of inputs, outputs or tensors."""
 Shape = tuple[int, ...]

@@ -18,6 +18,8 @@ from pathlib import Path
 from normdeploy.errors import GraphError, OutputExistsError, StorageError, UsageError
 from normdeploy.unfinished import one_at_a_time, private_folder
 
+PathLike = str | os.PathLike[str]
+
 _CHUNK, _PLACE = 1 << 20, b"location"
 _KINDS = (
     (stat.S_ISDIR, "a folder"),
@@ -33,7 +35,7 @@ _REMEDIES = {
 }
 
 
-def irregular(path: str | os.PathLike[str]) -> str:
+def irregular(path: PathLike) -> str:
     """Say what lies at ``path``, links followed, if it is no regular file; "" for a regular file or nothing."""
     try:
         mode = os.stat(path).st_mode  # noqa: PTH116 - Path.stat is this call
@@ -45,7 +47,7 @@ def irregular(path: str | os.PathLike[str]) -> str:
 
 
 @contextmanager
-def storage(path: str | os.PathLike[str], doing: str = "written") -> Iterator[None]:
+def storage(path: PathLike, doing: str = "written") -> Iterator[None]:
     """Turn what the system says of a disk (full, read-only, no permission) into an error of ours.
 
     Args:
@@ -66,7 +68,7 @@ def storage(path: str | os.PathLike[str], doing: str = "written") -> Iterator[No
         ) from error
 
 
-def open_regular(path: str | os.PathLike[str]) -> io.BufferedReader:
+def open_regular(path: PathLike) -> io.BufferedReader:
     """Open a regular file for reading; never waits for a pipe or a device.
 
     Raises:
@@ -83,7 +85,7 @@ def open_regular(path: str | os.PathLike[str]) -> io.BufferedReader:
         raise
 
 
-def require_writable(path: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
+def require_writable(path: PathLike, *, overwrite: bool = False) -> Path:
     """Check before the work starts that ``path`` may be written; return it as a Path.
 
     Raises:
@@ -110,7 +112,7 @@ def require_writable(path: str | os.PathLike[str], *, overwrite: bool = False) -
     return target
 
 
-def require_onnx_name(path: str | os.PathLike[str]) -> None:
+def require_onnx_name(path: PathLike) -> None:
     """Require that a file to write is named as the ONNX file that it will be.
 
     Raises:
@@ -122,7 +124,7 @@ def require_onnx_name(path: str | os.PathLike[str]) -> None:
         raise UsageError(f"output is {target}; expected a name that ends in .onnx: write {free}")
 
 
-def force_to_disk(path: str | os.PathLike[str]) -> None:
+def force_to_disk(path: PathLike) -> None:
     """Return when a file's bytes, or a folder's entries, are on the disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
@@ -140,7 +142,7 @@ def put_in_place(made: Path, target: Path) -> None:
 
 
 @contextmanager
-def written_whole(path: str | os.PathLike[str], *, overwrite: bool = False) -> Iterator[Path]:
+def written_whole(path: PathLike, *, overwrite: bool = False) -> Iterator[Path]:
     """Yield a path in a private folder beside ``path``: what is written there replaces it on success.
 
     Args:
@@ -158,7 +160,7 @@ def written_whole(path: str | os.PathLike[str], *, overwrite: bool = False) -> I
 
 @contextmanager
 def written_together(
-    path: str | os.PathLike[str],
+    path: PathLike,
     *,
     overwrite: bool = False,
     behind: Sequence[str] = (),
@@ -198,25 +200,25 @@ def written_together(
                 put_in_place(made, place)
 
 
-def write_text(path: str | os.PathLike[str], text: str, *, overwrite: bool = False) -> None:
+def write_text(path: PathLike, text: str, *, overwrite: bool = False) -> None:
     """Write ``text`` (UTF-8) whole or not at all."""
     with written_whole(path, overwrite=overwrite) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
 
-def sha256_file(path: str | os.PathLike[str]) -> str:
+def sha256_file(path: PathLike) -> str:
     """Return the SHA-256 of a regular file's bytes as lowercase hex."""
     with open_regular(path) as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-def _chunks(source: str | os.PathLike[str]) -> Iterator[bytes]:
+def _chunks(source: PathLike) -> Iterator[bytes]:
     with storage(source, "read"), open_regular(source) as stream:
         while chunk := stream.read(_CHUNK):
             yield chunk  # what the caller raises over it is not raised in here: only reading is called reading
 
 
-def copy_file(source: str | os.PathLike[str], target: Path) -> None:
+def copy_file(source: PathLike, target: Path) -> None:
     """Copy a regular file's bytes.
 
     Raises:
@@ -228,7 +230,7 @@ def copy_file(source: str | os.PathLike[str], target: Path) -> None:
             copy.write(chunk)
 
 
-def copy_with_digest(source: str | os.PathLike[str], target: Path) -> str:
+def copy_with_digest(source: PathLike, target: Path) -> str:
     """Copy as `copy_file` does; return the SHA-256 of just these bytes as lowercase hex."""
     digest = hashlib.sha256()
     with target.open("xb") as copy:
@@ -238,18 +240,28 @@ def copy_with_digest(source: str | os.PathLike[str], target: Path) -> str:
     return digest.hexdigest()
 
 
-def words_in(path: str | os.PathLike[str], words: Collection[bytes]) -> set[bytes]:
-    """Return which of some words a file's bytes hold anywhere; read without what reads the file."""
+def words_in(source: PathLike | bytes | memoryview, words: Collection[bytes]) -> set[bytes]:
+    """Return which of some words a file's bytes hold anywhere; read without what reads the file.
+
+    Args:
+        source: the file, or its bytes. words: to look for.
+    """
+    chunks: Iterator[bytes | memoryview]
+    if isinstance(source, (bytes, memoryview)):
+        chunks = (source[at : at + _CHUNK] for at in range(0, len(source), _CHUNK))
+    else:
+        chunks = _chunks(source)
     found, kept, longest = set[bytes](), b"", max(map(len, words))
-    for chunk in _chunks(path):
-        found |= {word for word in words if word in kept + chunk}
+    for chunk in chunks:
+        text = kept + chunk
+        found |= {word for word in words if word in text}
         if len(found) == len(words):
             break
-        kept = (kept + chunk)[1 - longest :]
+        kept = text[1 - longest :]
     return found
 
 
-def names_data(path: str | os.PathLike[str]) -> bool:
+def names_data(path: PathLike) -> bool:
     """Tell whether an ONNX file may keep data in other files; read without what reads ONNX.
 
     Every place of such data is written under the key "location". A file without that word keeps all its data itself;
@@ -258,7 +270,7 @@ def names_data(path: str | os.PathLike[str]) -> bool:
     return bool(words_in(path, [_PLACE]))
 
 
-def lies_at(path: str | os.PathLike[str]) -> bool:
+def lies_at(path: PathLike) -> bool:
     """Tell whether a regular file lies at ``path``.
 
     Raises:
@@ -268,7 +280,7 @@ def lies_at(path: str | os.PathLike[str]) -> bool:
         return Path(path).is_file()
 
 
-def require_model_file(path: str | os.PathLike[str]) -> Path:
+def require_model_file(path: PathLike) -> Path:
     """Check that a regular file lies at ``path``; return it as a Path.
 
     Raises:

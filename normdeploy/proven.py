@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -10,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from normdeploy.errors import VerificationError
-from normdeploy.files import require_onnx_name, require_writable, written_together
+from normdeploy.files import PathLike, require_onnx_name, require_writable, written_together
 from normdeploy.graph.derivation import Derivation
 from normdeploy.rewrite.ledger import Ledger
 
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
     from normdeploy.verification import Verdict
 
 Level = Literal["quick", "default", "thorough"]
-PathLike = str | os.PathLike[str]
 Progress = Callable[[str, float], None]
 
 _LONGEST = 600

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from normdeploy.errors import UsageError
+from normdeploy.files import PathLike
 from normdeploy.graph.derivation import Derivation
 from normdeploy.ort.installed import require_onnxruntime
-from normdeploy.proven import ExportResult, FoldResult, Level, PathLike, Progress, require_outputs, write_proven
+from normdeploy.proven import ExportResult, FoldResult, Level, Progress, require_outputs, write_proven
 from normdeploy.rewrite.ledger import Ledger
 
 if TYPE_CHECKING:
@@ -67,11 +68,11 @@ def export(
         input_names: names of the graph inputs, in order.
         output_names: names of the graph outputs, in order.
         dynamic_shapes: as in ``torch.onnx.export``; replaces the dynamic batch.
-        opset_version: ONNX operator set, 18 or newer. By default as new as the operators need that are fastest: 23
-            with an RMSNorm, or what the onnxruntime in use can read.
+        opset_version: ONNX operator set, 18 or newer. By default torch's own; 23 where there is an RMSNorm and the
+            onnxruntime in use can read that.
         fold: fold and fuse normalizations; False writes the graph as traced.
-        approximate: allow rewrites that are equal only nearly. Where one was made (its ledger row says so) the verifier
-            measures what they cost, at most 1e-3 of the outputs' size, in place of comparing weights and mutants.
+        approximate: allow rewrites that are only nearly equal. Where one was made (its ledger row says so), the
+            verifier does not compare weights or try mutants: it measures the cost, at most 1e-3 of the outputs' size.
         integer: write quantized layers on integers: ConvInteger and MatMulInteger, and each quantizer behind them as
             an equal function of their integer sums. A quantizer that is no such function stays, and its ledger row
             says why. Off by default: onnxruntime's own int8 convolutions, which round otherwise, are faster.
@@ -229,9 +230,9 @@ def fold(
     Args:
         source: the ONNX file (opset 7 or newer) or graph; it is left as it is.
         path: the file to write; it, its certificate and its derivation appear whole or not at all.
-        opset_version: the operator set that the result may not exceed, 18 or newer; a newer source keeps its own. By
-            default as new as the operators need that are fastest: 23 with an RMSNorm, or what the onnxruntime in use
-            can read.
+        opset_version: the newest operator set that the result may have, 18 or newer; a newer source keeps its own. By
+            default the source's, raised to 18 where it is older; 23 where there is an RMSNorm and the onnxruntime in
+            use can read that.
         integer: write quantized layers on integers, as in `export`.
         verify: run the verifier against ``source``, at the level "default" or the one named.
         overwrite: allow replacing existing files.

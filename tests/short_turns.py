@@ -9,6 +9,6 @@ SHORT = {
     f"{_RUNTIME}.latency.STRETCH": 0.0005,
     f"{_RUNTIME}.latency.PAUSE": 0.0,
     f"{_RUNTIME}.latency.MOST": 10,
-    f"{_RUNTIME}.tuning.first_look.TURN": 0.0005,
+    f"{_RUNTIME}.tuning.stopwatch.TURN": 0.0005,
 }
 """Seconds, and rounds, by the name of what holds them."""

@@ -29,6 +29,7 @@ from normdeploy.files import (
     require_model_file,
     require_writable,
     storage,
+    words_in,
     write_text,
     written_together,
     written_whole,
@@ -192,6 +193,7 @@ def test_the_word_is_found_across_reads(tmp_path: Path, monkeypatch: pytest.Monk
     for at in range(40):
         (tmp_path / "a").write_bytes(b"x" * at + b"location" + b"y" * (40 - at))
         assert names_data(tmp_path / "a"), at
+        assert words_in(memoryview((tmp_path / "a").read_bytes()), [b"location", b"z"]) == {b"location"}, at
     (tmp_path / "a").write_bytes(b"locatio" * 10)
     assert not names_data(tmp_path / "a")
 

@@ -20,8 +20,7 @@ from normdeploy.errors import InputError, ModelError
 from normdeploy.exporting.module.mode import evaluation_mode
 from normdeploy.graph import in_root, load_graph, module_path
 from normdeploy.onnxfile.model import read_model
-from normdeploy.onnxfile.outline import session_source
-from normdeploy.ort.byte_products import product_entries
+from normdeploy.ort.byte_products import exact_session
 from normdeploy.parsing.recipe import BenchSection
 from normdeploy.runtime import Predictor, Settings
 from normdeploy.runtime.latency import fair_turn, joined, measure_in_sessions, session_ratio
@@ -75,13 +74,13 @@ def network_facts(model: ir.Model) -> dict[str, Any]:
 
 def profile_facts(path: Path, inputs: Mapping[str, np.ndarray[Any, Any]], *, calls: int = 20) -> dict[str, Any]:
     """Return the mean time per call and kind of operator, s, by onnxruntime's own profile on one thread."""
-    source, entries = session_source(path)
+    source, entries = exact_session(path)
     with tempfile.TemporaryDirectory(prefix="normdeploy-profile-") as folder:
         options = ort.SessionOptions()
         options.intra_op_num_threads = 1
         options.enable_profiling = True
         options.profile_file_prefix = str(Path(folder) / "profile")
-        for key, value in {**entries, **product_entries(path)}.items():
+        for key, value in entries.items():
             options.add_session_config_entry(key, value)
         session = ort.InferenceSession(source, options, providers=["CPUExecutionProvider"])
         for _ in range(calls):

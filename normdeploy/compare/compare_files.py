@@ -44,7 +44,7 @@ def diff(
         first, second: the files.
         inputs: what to feed, by the first's input names, or one array for a model of one input; made up by default:
             N(0, 1) for floats, 0 or 1 for integers.
-        sizes: sizes of dynamic dimensions, by word, of inputs that are made up; others than the batch need one.
+        sizes: sizes of dynamic dimensions of made-up inputs, by word; each one but the batch needs a size.
         batch: samples of made-up inputs.
         run: compute outputs.
         seed: of made-up inputs.

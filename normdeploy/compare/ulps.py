@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from normdeploy.array_types import Array
+from normdeploy.array_types import Array, Ints
 
 
 def ulps_between(a: Array, b: Array) -> float | None:
@@ -46,7 +45,7 @@ def _digits(dtype: np.dtype[Any]) -> int:
     return {"bfloat16": 8, "float16": 11, "float32": 24, "float64": 53}.get(dtype.name, 0)
 
 
-def _steps(array: Array) -> npt.NDArray[np.int64]:
+def _steps(array: Array) -> Ints:
     """Number the values of a floating-point type in their order, zero being 0."""
     width = array.dtype.itemsize
     bits = np.ascontiguousarray(array).view(f"i{width}").astype(np.int64)

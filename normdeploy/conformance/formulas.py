@@ -7,16 +7,14 @@ import numpy as np
 from normdeploy.array_types import Array
 
 
-def _channelwise(vector: Array, rank: int, axis: int) -> Array:
-    return vector.reshape([-1 if at == axis % rank else 1 for at in range(rank)])
+def _channelwise(vector: Array, rank: int) -> Array:
+    return vector.reshape([-1 if at == 1 else 1 for at in range(rank)])
 
 
-def batch_norm(
-    x: Array, scale: Array, shift: Array, mean: Array, variance: Array, *, axis: int = 1, epsilon: float = 1e-5
-) -> Array:
-    """(x - m) / sqrt(v + e) g + b, along one axis."""
+def batch_norm(x: Array, scale: Array, shift: Array, mean: Array, variance: Array, *, epsilon: float = 1e-5) -> Array:
+    """(x - m) / sqrt(v + e) g + b, per channel."""
     scale, shift, mean, variance = (
-        _channelwise(np.asarray(v, np.float64), x.ndim, axis) for v in (scale, shift, mean, variance)
+        _channelwise(np.asarray(v, np.float64), x.ndim) for v in (scale, shift, mean, variance)
     )
     return np.asarray((x - mean) / np.sqrt(variance + epsilon) * scale + shift)
 
@@ -41,22 +39,20 @@ def windows(x: Array, kernel: tuple[int, int], stride: int = 1) -> Array:
     return np.asarray(found[:, :, ::stride, ::stride])
 
 
-def padded(x: Array, border: int, value: float = 0.0) -> Array:
-    """[n, c, h, w] with a border of a value."""
-    return np.pad(x, ((0, 0), (0, 0), (border, border), (border, border)), constant_values=value)
+def padded(x: Array, border: int) -> Array:
+    """[n, c, h, w] with a border of zeros."""
+    return np.pad(x, ((0, 0), (0, 0), (border, border), (border, border)))
 
 
-def convolution(
-    x: Array, w: Array, bias: Array | None = None, *, border: int = 0, stride: int = 1, groups: int = 1
-) -> Array:
+def convolution(x: Array, w: Array, bias: Array | None = None, *, border: int = 0, groups: int = 1) -> Array:
     """sum over c, i, j of x[n, c, h + i, w + j] w[o, c, i, j] + b[o], groups of channels apart."""
     x = padded(np.asarray(x, np.float64), border)
     parts = [
-        np.einsum("nchwij,ocij->nohw", windows(into, (w.shape[2], w.shape[3]), stride), kernel)
+        np.einsum("nchwij,ocij->nohw", windows(into, (w.shape[2], w.shape[3])), kernel)
         for into, kernel in zip(np.split(x, groups, axis=1), np.split(w.astype(np.float64), groups), strict=True)
     ]
     y = np.concatenate(parts, axis=1)
-    return y if bias is None else y + _channelwise(bias, 4, 1)
+    return y if bias is None else y + _channelwise(bias, 4)
 
 
 def transposed_convolution(x: Array, w: Array, *, groups: int = 1) -> Array:

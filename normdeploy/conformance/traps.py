@@ -26,6 +26,9 @@ from normdeploy.conformance.formulas import (
 )
 
 Formula = Callable[[Array, Mapping[str, Array]], Array]
+
+_CHANNELS = 6
+"""Of BN."""
 """(x, the stored weights in float64) -> y."""
 
 
@@ -38,20 +41,20 @@ def graph(text: str, arrays: Mapping[str, Array], *, opset: int = 17) -> onnx.Mo
     return proto
 
 
-def statistics(rng: np.random.Generator, width: int) -> Arrays:
+def statistics(rng: np.random.Generator) -> Arrays:
     """Return scale, shift, mean and variance for BN and BN2, none of them trivial, some scales negative."""
     found: Arrays = {}
     for mark in ("", "2"):
-        sign = np.where(np.arange(width) % 3 == 1, -1, 1)
-        found |= {f"g{mark}": rng.uniform(0.5, 1.5, width) * sign, f"v{mark}": rng.uniform(0.5, 2, width)}
-        found |= {f"b{mark}": rng.standard_normal(width), f"m{mark}": rng.standard_normal(width)}
+        sign = np.where(np.arange(_CHANNELS) % 3 == 1, -1, 1)
+        found |= {f"g{mark}": rng.uniform(0.5, 1.5, _CHANNELS) * sign, f"v{mark}": rng.uniform(0.5, 2, _CHANNELS)}
+        found |= {f"b{mark}": rng.standard_normal(_CHANNELS), f"m{mark}": rng.standard_normal(_CHANNELS)}
     return {name: value.astype(np.float32) for name, value in found.items()}
 
 
-def norm(x: Array, w: Mapping[str, Array], mark: str = "", *, axis: int = 1, epsilon: float = 1e-5) -> Array:
+def norm(x: Array, w: Mapping[str, Array], mark: str = "", *, epsilon: float = 1e-5) -> Array:
     """Apply BN by its formula."""
     epsilon = float(np.float32(epsilon))
-    return batch_norm(x, *(w[f"{name}{mark}"] for name in "gbmv"), axis=axis, epsilon=epsilon)
+    return batch_norm(x, *(w[f"{name}{mark}"] for name in "gbmv"), epsilon=epsilon)
 
 
 def trap(
@@ -63,7 +66,6 @@ def trap(
     *,
     kernel: tuple[int, ...] | None = None,
     arrays: Mapping[str, Array] | None = None,
-    width: int = 6,
     opset: int = 17,
     gone: tuple[str, ...] = (),
     negative: bool = False,
@@ -74,14 +76,14 @@ def trap(
 
     Args:
         text: the graph's body. shape: of x. formula: what y is. kernel: shape of the weight w.
-        arrays: further constants. width: channels of BN. gone: see `Problem`. negative: x is below zero.
+        arrays: further constants. gone: see `Problem`. negative: x is below zero.
         half: everything is float16.
     """
 
     def build() -> Problem:
         rng = np.random.default_rng(0)
         kind = np.float16 if half else np.float32
-        stored: Arrays = statistics(rng, width) | dict(arrays or {})
+        stored: Arrays = statistics(rng) | dict(arrays or {})
         if kernel is not None:
             stored["w"] = rng.standard_normal(kernel).astype(np.float32)
         stored = {k: v.astype(kind) if v.dtype == np.float32 else v for k, v in stored.items()}

@@ -37,7 +37,7 @@ from normdeploy.exporting.module.mode import ModeReport, evaluation_mode, fast_p
 from normdeploy.exporting.module.plain_tensors import module_tensors, plain_tensors_registered
 from normdeploy.exporting.module.state_updates import Updated, updates_seen, updates_traced
 from normdeploy.exporting.module.training_operators import statistics_unchanged, training_operators
-from normdeploy.exporting.quantized.quantized_trace import quantizers_seen, quantizers_traceable
+from normdeploy.exporting.quantized.quantized_trace import QuantizersSeen, quantizers_traceable
 from normdeploy.exporting.torch_exporter.batched import export_batched, export_program, traces_fixed
 from normdeploy.exporting.torch_exporter.causal_hints import causal_hints_given
 from normdeploy.exporting.torch_exporter.computed_weights import kept_values
@@ -210,7 +210,7 @@ def trace(
         parameters = list(inspect.signature(model.forward).parameters)
         tensors = arguments.tensors
         held, before = module_tensors(model), Before(model, mode.reached)
-        with statistics_unchanged(model), updates_seen(model) as seen, quantizers_seen() as quantizers:
+        with statistics_unchanged(model), updates_seen(model) as seen, QuantizersSeen() as quantizers:
             outputs = _run_once(model, arguments, tensors)
         notes += _fast_path_differs(model, arguments, outputs) if mode.fast_paths else []
         kept = [plain for plain in held if plain.unchanged()]

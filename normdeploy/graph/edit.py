@@ -114,6 +114,33 @@ def put_constant(graph: ir.Graph, array: npt.ArrayLike, name: str, dtype: ir.Dat
     return value
 
 
+def standing_for(
+    node: ir.Node,
+    op_type: str,
+    inputs: Sequence[ir.Value | None],
+    attributes: Sequence[ir.Attr] = (),
+    *,
+    like: ir.Value | None = None,
+) -> ir.Node:
+    """Return a standard operator of one result, in no graph yet, with another operator's name and metadata.
+
+    Args:
+        node: the other operator. op_type, inputs, attributes: of the new one.
+        like: has the type and shape of its result; by default the other operator's result.
+    """
+    shown = node.outputs[0] if like is None else like
+    result = ir.Value(type=shown.type, shape=shown.shape)
+    metadata = dict(node.metadata_props)
+    return ir.Node("", op_type, inputs, attributes, outputs=[result], name=node.name, metadata_props=metadata)
+
+
+def read_instead(node: ir.Node, inputs: Sequence[ir.Value | None]) -> None:
+    """Let an operator read other values, as many as there are."""
+    node.resize_inputs(len(inputs))
+    for index, value in enumerate(inputs):
+        node.replace_input_with(index, value)
+
+
 def view_as(graph: ir.Graph, node: ir.Node, source: ir.Value, sizes: Sequence[int]) -> None:
     """Let what reads an operator's result read a Reshape of another value, behind the operator, which stays.
 

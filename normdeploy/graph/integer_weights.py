@@ -12,10 +12,10 @@ other way in float64::
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 import onnx_ir as ir
 import torch
 
+from normdeploy.array_types import Ints
 from normdeploy.errors import GraphError
 from normdeploy.graph.edit import constant_of, free_name, rename, take_out_unread, take_place
 from normdeploy.graph.evaluated_region import evaluate_region
@@ -73,7 +73,7 @@ def _cone(values: list[ir.Value]) -> list[ir.Node] | None:
     return found
 
 
-Integers = tuple[npt.NDArray[np.int64], ir.DataType]
+Integers = tuple[Ints, ir.DataType]
 
 
 def _quantized(node: ir.Node, *, reciprocal: bool) -> Integers | None:
@@ -137,7 +137,7 @@ def _clipped(node: ir.Node) -> Integers | None:
     return whole, tensor.dtype
 
 
-def _replace(graph: ir.Graph, node: ir.Node, integers: npt.NDArray[np.int64], kind: ir.DataType) -> None:
+def _replace(graph: ir.Graph, node: ir.Node, integers: Ints, kind: ir.DataType) -> None:
     result, source = node.outputs[0], node.inputs[0]
     weight = _weight_behind(source)
     value = constant_of(ir.Tensor(integers.astype(kind.numpy()), dtype=kind), "")

@@ -18,14 +18,12 @@ from dataclasses import dataclass
 from enum import Enum, auto
 
 import numpy as np
-import numpy.typing as npt
 import onnx_ir as ir
 
+from normdeploy.array_types import Ints
 from normdeploy.graph.operator_inputs import optional
 from normdeploy.graph.traits import MICROSOFT, kind_of
 from normdeploy.graph.weight import fixed_weight
-
-Ints = npt.NDArray[np.int64]
 
 
 class Form(Enum):

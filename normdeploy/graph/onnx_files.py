@@ -39,8 +39,8 @@ def load_graph(
     """Read and check an ONNX file; weights that lie beside it are mapped, not copied.
 
     Args:
-        path: the file. read: it, where it was read already and is asked for nothing else; what its bytes hold of the
-            weights is taken from there, where numbers may lie at any byte.
+        path: the file. read: the same file, where the caller has read it and needs it no more; weights are then taken
+            from its bytes as they lie, so that numbers may begin at any byte.
         called: what messages call it, where ``path`` is a copy that its user does not know.
 
     Raises:
@@ -54,6 +54,7 @@ def load_graph(
     if read is not None:
         with suppress(ValueError, IndexError):  # names that are refused below, fields that protobuf skips
             places = raw_places(read.content)
+    _without_maps(proto, name)
     check_model(proto, name, lengths={stored: length for stored, (_, length) in places.items()})
     for tensor, place in file.external:
         point_to(tensor, place, str(place.file))  # checked: no folder to be joined with, and no check to come
@@ -73,6 +74,23 @@ def load_graph(
         if isinstance(stored, ir.ExternalTensor):
             replace(_mapped(stored))
     return model
+
+
+def _without_maps(proto: onnx.ModelProto, name: str) -> None:
+    """Refuse a graph whose inputs or outputs are maps, as classifiers of scikit-learn are written by default.
+
+    Raises:
+        GraphError: one is; the message names it and the remedy.
+    """
+    for value in (*proto.graph.input, *proto.graph.output):
+        kind = value.type
+        while kind.WhichOneof("value") in ("sequence_type", "optional_type"):
+            kind = getattr(kind, str(kind.WhichOneof("value"))).elem_type
+        if kind.WhichOneof("value") == "map_type":
+            raise GraphError(
+                f"{value.name!r} of {name} is a map or a sequence of maps; expected a tensor: leave the ZipMap out "
+                "(skl2onnx and onnxmltools do with options={'zipmap': False})"
+            )
 
 
 def _mapped(tensor: ir.ExternalTensor) -> ir.TensorProtocol:

@@ -50,8 +50,7 @@ def inspect(
         model_or_path: an eager model, in any mode (given back as it was); an ONNX file; or a graph.
         args: example arguments of an eager model, as in ``torch.onnx.export``. Without them only what the model holds
             is looked at; with them also what it computes.
-        traces: traces the model on the arguments, where it is to be traced otherwise than with a dynamic batch alone,
-            or where the trace is of use to the caller too.
+        traces: called to trace the model on the arguments; by default it is traced with a dynamic batch.
 
     Returns:
         Findings, the worst first.

@@ -11,10 +11,10 @@ from normdeploy.array_types import Array
 from normdeploy.errors import NormdeployError
 from normdeploy.graph import Evaluator, module_path
 from normdeploy.graph.inlining import inline_functions
+from normdeploy.graph.onnx_files import declared
 from normdeploy.graph.traits import Trait, has
 from normdeploy.inspection.companions import Dependence, arises_at, batched_inputs, dependence
 from normdeploy.inspection.conventions import check_conventions
-from normdeploy.inspection.declared_inputs import example_feeds
 from normdeploy.inspection.findings import Finding
 from normdeploy.inspection.graph_sites import Constants, stored_norms
 from normdeploy.inspection.holders import running_layernorm
@@ -22,6 +22,8 @@ from normdeploy.inspection.neighbours import check_neighbours
 from normdeploy.inspection.site import StoredNorm
 from normdeploy.inspection.stored_numbers import check_stored_numbers
 from normdeploy.inspection.stored_statistics import check_statistics
+from normdeploy.ort.made_inputs import make_inputs
+from normdeploy.ort.specs import TensorSpec
 from normdeploy.rewrite.infer import contradictions_named, infer_missing_types
 from normdeploy.rewrite.ledger import Ledger
 from normdeploy.rewrite.pipeline import understand
@@ -29,6 +31,7 @@ from normdeploy.rewrite.rewrite_context import RewriteContext
 
 # in float64, one sample's outputs agree to far less unless it is mixed with its companions
 _MIXED = 1e-9
+_BATCH, _SPATIAL, _LENGTH = 3, 32, 8  # sizes of example inputs
 _AVERAGES = ("Reduce", "BatchNormalization", "MeanVarianceNormalization", "Einsum", "MatMul", "Gemm")
 
 
@@ -185,3 +188,33 @@ def batch_statistics(where: str, shown: Dependence | None) -> Finding:
         "pass training=self.training to functional forms",
         detail={} if shown is None else {"largest": float(np.nan_to_num(shown.largest, posinf=1e300))},
     )
+
+
+def example_feeds(graph: ir.Graph) -> dict[str, Array]:
+    """Return one random value per graph input: floats N(0, 1), ids within the tables they index, flags true.
+
+    Args:
+        graph: its dynamic dimensions become small sizes, the same name the same size.
+    """
+    inputs = [value for value in graph.inputs if value.name is not None and value.name not in graph.initializers]
+    sizes: dict[str, int] = {}
+
+    def size_of(spec: TensorSpec, axis: int) -> int:
+        image = len(spec.shape) >= 4 and axis >= 2
+        return sizes.setdefault(str(spec.shape[axis]), _BATCH if axis == 0 else _SPATIAL if image else _LENGTH)
+
+    flags = {str(value.name): 1.0 for value in inputs if value.dtype == ir.DataType.BOOL}
+    ids = {str(value.name): _vocabulary(value) for value in inputs}
+    return make_inputs([declared(value) for value in inputs], size_of, seed=0, ones=flags, ids=ids)
+
+
+def _vocabulary(value: ir.Value) -> int:
+    """Return how many ids an integer input may take: the rows of the tables that it indexes."""
+    rows = [
+        int(table.shape[0])
+        for use in value.uses()
+        if use.node.op_type == "Gather" and use.idx == 1
+        for table in use.node.inputs[:1]
+        if table is not None and table.shape is not None and isinstance(table.shape[0], int)
+    ]
+    return min(rows, default=2)

@@ -80,8 +80,9 @@ def _gathered(tensor: Tensor) -> list[Tensor]:
 
 
 class SyncBatchNorm(BatchNorm):
-    """A :class:`BatchNorm` whose batch is the joined batch of all processes; in evaluation, and alone, it is that
-    module.
+    """A :class:`BatchNorm` whose batch is the joined batch of all processes.
+
+    In evaluation, and where there is one process only, it does what :class:`BatchNorm` does.
 
     Args, Shape, Raises: as for :class:`BatchNorm`.
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from normdeploy.files import words_in
 from normdeploy.onnxfile.named_bytes import Content
-from normdeploy.onnxfile.outline import read_outline
+from normdeploy.onnxfile.outline import read_outline, session_source
 from normdeploy.onnxfile.schema import parsed
 from normdeploy.onnxfile.stored import with_bodies
 from normdeploy.ort.machine import Machine, this_machine
@@ -55,15 +55,20 @@ def product_entries(model: str | os.PathLike[str] | Content, *, stored: bool | N
     Args:
         model: the ONNX file, or the bytes of one. stored: whether it may hold a DequantizeLinear; looked for otherwise.
     """
-    word = _DEQUANTIZE.encode()
     if stored is None:
-        stored = word in bytes(model) if isinstance(model, Content) else bool(words_in(model, [word]))
+        stored = bool(words_in(model, [_DEQUANTIZE.encode()]))
     found = dict([WHOLE_OPERANDS]) if stored else {}
     if saturates(this_machine()):
         proto = None if not stored else parsed(model) if isinstance(model, Content) else read_outline(model).proto
         if proto is None or can_be_asked(proto):
             found |= dict([EXACT_PRODUCTS])
     return found
+
+
+def exact_session(path: str | os.PathLike[str]) -> tuple[str | bytes, dict[str, str]]:
+    """Return what to open a session of a file from, and its configuration, with which its products are exact here."""
+    source, entries = session_source(path)
+    return source, entries | product_entries(path)
 
 
 def can_be_asked(model: Any) -> bool:

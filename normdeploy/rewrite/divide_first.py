@@ -15,7 +15,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from normdeploy.graph import is_constant
-from normdeploy.graph.edit import edit_each, only_reader, take_out, take_place
+from normdeploy.graph.edit import edit_each, only_reader, standing_for, take_out, take_place
 from normdeploy.graph.traits import Trait, has, is_standard
 
 _DEPTH = 16
@@ -50,21 +50,8 @@ def _exchange(graph: ir.Graph, quotient: ir.Node) -> bool:
     if not _spreads(deviation, deviates):
         return False
     result = quotient.outputs[0]
-    inner = ir.Node(
-        "",
-        "Div",
-        [deviates, deviation],
-        outputs=[ir.Value(type=deviates.type, shape=deviates.shape)],
-        metadata_props=dict(quotient.metadata_props),
-    )
-    outer = ir.Node(
-        "",
-        "Mul",
-        [inner.outputs[0], gain],
-        outputs=[ir.Value(type=result.type, shape=result.shape)],
-        name=times.name,
-        metadata_props=dict(times.metadata_props),
-    )
+    inner = standing_for(quotient, "Div", [deviates, deviation], like=deviates)
+    outer = standing_for(times, "Mul", [inner.outputs[0], gain], like=result)
     graph.insert_after(quotient, [inner, outer])
     take_place(outer.outputs[0], result)
     take_out([quotient, times])

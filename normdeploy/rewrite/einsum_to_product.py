@@ -31,11 +31,11 @@ from dataclasses import dataclass
 from string import ascii_letters
 
 import numpy as np
-import numpy.typing as npt
 import onnx_ir as ir
 
+from normdeploy.array_types import Ints
 from normdeploy.graph import is_constant, module_path
-from normdeploy.graph.edit import put_constant, share_names
+from normdeploy.graph.edit import put_constant, share_names, standing_for
 from normdeploy.graph.operator_inputs import required, shape_of
 from normdeploy.graph.traits import is_standard
 from normdeploy.graph.walk import graphs_of
@@ -210,15 +210,9 @@ class _Chain:
             attributes: lists of integers.
         """
         sizes = [self.sizes[item] if len(item) == 1 else self._product(item) for item in letters]
-        made = ir.Node(
-            "",
-            op_type,
-            [*others, self.value] if reverse else [self.value, *others],
-            [ir.AttrInt64s(name, value) for name, value in attributes.items()],
-            outputs=[ir.Value(shape=ir.Shape(sizes), type=self.node.outputs[0].type)],
-            name=self.node.name,
-            metadata_props=dict(self.node.metadata_props),
-        )
+        read = [*others, self.value] if reverse else [self.value, *others]
+        made = standing_for(self.node, op_type, read, [ir.AttrInt64s(name, at) for name, at in attributes.items()])
+        made.outputs[0].shape = ir.Shape(sizes)
         self.region.adopt(made, after=self._last or self.node)
         self._last, self.value, self.letters = made, made.outputs[0], list(letters)
 
@@ -238,7 +232,7 @@ class _Chain:
         else:
             self.add("Reshape", [self._integers(target, "shape")], letters)
 
-    def _integers(self, array: npt.NDArray[np.int64], use: str) -> ir.Value:
+    def _integers(self, array: Ints, use: str) -> ir.Value:
         return put_constant(self.region.graph, array, f"{self.node.name or 'einsum'}.{use}")
 
     def _product(self, letters: str) -> int:

@@ -17,7 +17,7 @@ import onnx_ir as ir
 
 from normdeploy.array_types import Array
 from normdeploy.graph import constant64, constant_tensor
-from normdeploy.graph.edit import free_name, is_read, take_out, take_out_unread, take_place
+from normdeploy.graph.edit import free_name, is_read, read_instead, standing_for, take_out, take_out_unread, take_place
 from normdeploy.graph.operator_inputs import optional
 from normdeploy.graph.traits import is_standard
 from normdeploy.graph.walk import nodes_of
@@ -59,9 +59,7 @@ def _without_empty_parts(node: ir.Node) -> bool:
     full = [value for value in operands if value is None or not _is_empty(value, axis)] or operands[:1]
     if len(full) == len(operands):
         return False
-    node.resize_inputs(len(full))
-    for index, value in enumerate(full):
-        node.replace_input_with(index, value)
+    read_instead(node, full)
     take_out_unread([value for value in operands if value not in full])
     return True
 
@@ -160,14 +158,7 @@ def _as_identity(node: ir.Node, source: ir.Value, graph: ir.Graph) -> bool:
     if node.op_type == "Identity" or is_read(*node.outputs[1:]):
         return False
     result = node.outputs[0]
-    same = ir.Node(
-        "",
-        "Identity",
-        [source],
-        outputs=[ir.Value(shape=result.shape, type=result.type)],
-        name=node.name,
-        metadata_props=dict(node.metadata_props),
-    )
+    same = standing_for(node, "Identity", [source])
     graph.insert_after(node, same)
     take_place(same.outputs[0], result)
     take_out([node])

@@ -201,7 +201,7 @@ def _apply(step: ir.passes.PassBase, work: ir.Model, given: ir.Model) -> None:
 def _rewrite(model: ir.Model, context: RewriteContext) -> RewriteResult:
     work = model.clone()
     strip_traces(work)  # no file that ships has them, and they outweigh the graph
-    order = {str(output.name): index for index, node in enumerate(_nodes(work)) for output in node.outputs}
+    order = {str(output.name): index for index, node in enumerate(nodes_of(work)) for output in node.outputs}
     context.carried.start(order)
     names = NamesOfScopes(work)
     for step in understand(context):
@@ -230,7 +230,3 @@ def _collection_paused() -> Iterator[None]:
     finally:
         if enabled:
             gc.enable()
-
-
-def _nodes(model: ir.Model) -> list[ir.Node]:
-    return nodes_of(model)

@@ -64,7 +64,7 @@ class RewriteContext:
         """Draw float64 N(0, 1).
 
         Raises:
-            GraphError: so many numbers are not drawn to check one operator; a file may declare any size.
+            GraphError: a file may declare any size, and these are more numbers than are drawn to check one operator.
         """
         if math.prod(dims) > _MOST:
             raise GraphError(f"a check would draw an array of shape {list(dims)}; expected at most {_MOST} elements")

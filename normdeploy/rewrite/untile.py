@@ -16,7 +16,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from normdeploy.graph import constant_tensor
-from normdeploy.graph.edit import edit_each, is_read, only_reader, take_out, take_out_unread, take_place
+from normdeploy.graph.edit import edit_each, is_read, only_reader, standing_for, take_out, take_out_unread, take_place
 from normdeploy.graph.traits import is_standard
 
 
@@ -45,15 +45,7 @@ def _untile(graph: ir.Graph, norm: ir.Node) -> bool:
     vectors = [_tiled(value, x) for value in norm.inputs[1:]]
     if any(vector is None for vector in vectors):
         return False
-    plain = ir.Node(
-        "",
-        "BatchNormalization",
-        [x, *vectors],
-        attributes=list(norm.attributes.values()),
-        outputs=[ir.Value(type=y.type, shape=y.shape)],
-        name=norm.name,
-        metadata_props=dict(norm.metadata_props),
-    )
+    plain = standing_for(norm, norm.op_type, [x, *vectors], list(norm.attributes.values()), like=y)
     graph.insert_after(back, plain)
     take_place(plain.outputs[0], y)
     tiles = list(norm.inputs[1:])

@@ -19,7 +19,7 @@ from normdeploy.array_types import Array
 from normdeploy.errors import GraphError, UsageError
 from normdeploy.files import require_model_file
 from normdeploy.onnxfile.outline import session_source
-from normdeploy.ort.byte_products import product_entries
+from normdeploy.ort.byte_products import exact_session
 from normdeploy.ort.installed import conflict
 from normdeploy.ort.levels import graph_level
 from normdeploy.ort.providers import openvino_device, prepare_gpu, provider_chain
@@ -108,8 +108,8 @@ class OrtBackend:
             chosen["enable_fallback"] = 0  # a provider that fails shall fail, not hand over to another and print
         if settings.disabled_optimizers:
             chosen["disabled_optimizers"] = list(settings.disabled_optimizers)
-        source, entries = session_source(path)
-        for key, value in {**entries, **product_entries(path)}.items():
+        source, entries = exact_session(path)
+        for key, value in entries.items():
             options.add_session_config_entry(key, value)
         try:
             self._session = ort.InferenceSession(source, options, **chosen)

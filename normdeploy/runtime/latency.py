@@ -108,8 +108,8 @@ _TWO_SIDED_95 = 1.96
 def paired_ratio(latency: Latency, baseline: Latency, z: float = _TWO_SIDED_95) -> Ratio:
     """Median of ``latency[i] / baseline[i]`` with its distribution-free interval, of 95 % by default.
 
-    The interval are the order statistics at ranks (n - z sqrt(n)) / 2 and n + 1 minus that (the sign test inverted,
-    normal approximation to the binomial, z its quantile); it assumes nothing about the shape of the noise.
+    The ends of the interval are the order statistics at ranks (n - z sqrt(n)) / 2 and n + 1 minus that (the sign test
+    inverted, normal approximation to the binomial, z its quantile); it assumes nothing about the shape of the noise.
 
     Raises:
         UsageError: the two were not measured in the same rounds.

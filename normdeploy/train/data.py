@@ -144,7 +144,7 @@ class Splits:
         task: ``"classification"``: cross entropy over the last axis of the output, targets are class numbers;
             ``"reconstruction"``: mean squared error.
         augment: changes a training batch, ``(inputs, generator) -> inputs`` of the same shape; None for none.
-        class_names: names of the classes, for reports.
+        class_names: names of the classes, for whoever reads what the model says.
         standardization: what the inputs were standardized by, so that ``preprocess = true`` can write it into the file;
             None where they are as they come.
     """

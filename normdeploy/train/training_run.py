@@ -16,12 +16,11 @@ from normdeploy.nn.unregistered import full_state, load_full_state, set_mode, tr
 from normdeploy.parsing.recipe import TrainSection
 from normdeploy.train.checkpoint import Checkpoint
 from normdeploy.train.data import Split, Splits, batches
-from normdeploy.train.device import choose_precision
 from normdeploy.train.history import Epoch, History
 from normdeploy.train.optimizer import learning_rate, make_optimizer
 from normdeploy.train.provenance import Parts
 from normdeploy.train.score import loss_of, score
-from normdeploy.train.world import World
+from normdeploy.train.world import World, choose_precision
 
 
 class Run:

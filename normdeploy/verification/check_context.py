@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
@@ -224,9 +224,16 @@ class Context:
         if self.progress is not None:
             self.progress(stage, min(max(share, 0.0), 1.0))
 
-    def stage(self, name: str) -> AbstractContextManager[None]:
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
         """Time a stage and report its start and end."""
-        return _stage(self, name)
+        start = time.perf_counter()
+        self.tell(name, 0.0)
+        try:
+            yield
+        finally:
+            self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
+            self.tell(name, 1.0)
 
     @property
     def lean(self) -> bool:
@@ -287,14 +294,3 @@ class Context:
         assert self.evaluator is not None
         self.effort.spend(1, feeds)
         return list(run_evaluator(self.evaluator, feeds).values())
-
-
-@contextmanager
-def _stage(context: Context, name: str) -> Iterator[None]:
-    start = time.perf_counter()
-    context.tell(name, 0.0)
-    try:
-        yield
-    finally:
-        context.seconds[name] = context.seconds.get(name, 0.0) + time.perf_counter() - start
-        context.tell(name, 1.0)

@@ -61,19 +61,12 @@ class Counter:
             return
         self.elements += sum(result.numel() for result in results)
         if results and (linear_of(node) is not None or is_standard(node, "Einsum")):
-            self.products += results[0].numel() * reduction_length(node, self._shape, tuple(results[0].shape))
+            self.products += results[0].numel() * reduction_length(node, self._shapes, tuple(results[0].shape))
 
     def forget(self, guessed: Iterable[ir.Value]) -> None:
         """Take the shapes of results for unknown."""
         for value in guessed:
             self._shapes.pop(str(value.name), None)
-
-    def _shape(self, value: ir.Value | None) -> tuple[int, ...] | None:
-        if value is None:
-            return None
-        if value.const_value is not None:
-            return tuple(int(n) for n in value.const_value.shape.numpy())
-        return self._shapes.get(str(value.name))
 
     @property
     def work(self) -> float:

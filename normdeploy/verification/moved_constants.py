@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from typing import Any
 
@@ -16,8 +16,8 @@ from normdeploy.graph import FLOATS, Evaluator, ExactTensor, evaluate_node
 from normdeploy.graph.evaluate import StandIn
 from normdeploy.graph.walk import nodes_in
 from normdeploy.verification.bounds.hashing import hashed_noise
+from normdeploy.verification.bounds.noise import deviations
 from normdeploy.verification.check_context import Context
-from normdeploy.verification.sides.exact_agreement import is_float
 from normdeploy.verification.sides.flat_values import UNIT_ROUNDOFF, Feeds, run_evaluator
 from normdeploy.verification.sides.two_sides import EagerReference
 
@@ -49,7 +49,7 @@ class MovedConstants:
         model = self._context.reference.graph
         assert model is not None
         while len(self._graphs) <= seed:
-            self._graphs.append(with_moved_constants(model, self._names, len(self._graphs)))
+            self._graphs.append(MovedGraph(model, self._names, len(self._graphs)))
         return self._graphs[seed]
 
     def spreads(self, feeds: Feeds, traced: Sequence[Array]) -> Iterator[list[Floats]]:
@@ -58,18 +58,15 @@ class MovedConstants:
         It grows with each of the first runs: those that are left count as if nothing moved in them. Then it is that of
         all made so far.
         """
-        squares = [np.zeros(y.shape) for y in traced]
-        yield [np.sqrt(s) for s in squares]
+        yield [np.zeros(y.shape) for y in traced]
         reference = self._context.reference
         if reference.graph is None or not isinstance(reference, EagerReference):
             return  # an ONNX reference is its own graph: nothing was stored anew
-        for seed in range(_MOST):
-            self._context.effort.spend(1, feeds)
-            for i, n in enumerate(run_evaluator(self._graph(seed), feeds).values()):
-                if is_float(n) and n.shape == squares[i].shape:
-                    with np.errstate(invalid="ignore"):
-                        squares[i] += np.nan_to_num(np.square(n - traced[i]), nan=0.0, posinf=0.0, neginf=0.0)
-            yield [np.sqrt(s / max(self.enough, seed + 1)) for s in squares]
+        yield from deviations(traced, (self._run(seed, feeds) for seed in range(_MOST)), self.enough)
+
+    def _run(self, seed: int, feeds: Feeds) -> Collection[Array]:
+        self._context.effort.spend(1, feeds)
+        return run_evaluator(self._graph(seed), feeds).values()
 
 
 def _stored_constants(context: Context) -> list[str]:
@@ -84,8 +81,16 @@ def _stored_constants(context: Context) -> list[str]:
     ]
 
 
-class _Moved(Evaluator):
-    """The evaluator of a graph with other numbers in the place of some constants, and operators of other attributes."""
+class MovedGraph(Evaluator):
+    """The evaluator of a graph with each stored constant and float attribute moved by one rounding.
+
+    Equal numbers are moved alike, as they were rounded: an epsilon or attention's scale is mostly one in all layers,
+    and what is moved layer by layer cancels in outputs where their common error does not. Each moves as far as rounding
+    can have moved it: few numbers of random size, or one, may all be small.
+
+    Args:
+        names: of the constants. seed: decides which way each number moves.
+    """
 
     def __init__(self, model: ir.Model, names: Sequence[str], seed: int) -> None:
         super().__init__(model)
@@ -111,16 +116,6 @@ class _Moved(Evaluator):
         """Evaluate the graph with these numbers and operators, but for what the caller puts in their place."""
         numbers, others = {**self._numbers, **(replace or {})}, {**self._others, **(stand_ins or {})}
         return super().run(feeds, replace=numbers, stand_ins=others, **options)
-
-
-def with_moved_constants(model: ir.Model, names: Sequence[str], seed: int) -> Evaluator:
-    """Return an evaluator of the graph with each stored constant and float attribute moved by one rounding.
-
-    Equal numbers are moved alike, as they were rounded: an epsilon or attention's scale is mostly one in all layers,
-    and what is moved layer by layer cancels in outputs where their common error does not. Each moves as far as rounding
-    can have moved it: few numbers of random size, or one, may all be small.
-    """
-    return _Moved(model, names, seed)
 
 
 def _evaluated(node: ir.Node, imports: Mapping[str, int], values: Sequence[Tensor | None]) -> list[Tensor]:

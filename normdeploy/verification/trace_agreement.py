@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from normdeploy.array_types import Array
-from normdeploy.verification.bounds.criteria import judge, rms
+from normdeploy.verification.bounds.criteria import judge, relative_rms
 from normdeploy.verification.check_context import Context
 from normdeploy.verification.family_case import Case
 from normdeploy.verification.float64_chain import Chain
@@ -32,7 +32,8 @@ def hold_trace(context: Context, case: Case, constants: MovedConstants) -> float
     case.chain = Chain(traced, constants.spreads(case.family.feeds, traced), constants.enough)
     pairs = enumerate(zip(traced, case.truth, strict=True))
     worst = max((_ratio(case, i, y) for i, (y, truth) in pairs if is_float(y) and y.shape == truth.shape), default=0.0)
-    case.chain.resolution += [_relative(a, b) for a, b in zip(case.truth, traced, strict=True)]
+    outputs = zip(case.truth, traced, strict=True)
+    case.chain.resolution += [relative_rms(truth, y) if is_float(truth) else 0.0 for truth, y in outputs]
     return worst
 
 
@@ -60,14 +61,3 @@ def _judged(case: Case, index: int, y: Array, *, spread: bool) -> float:
     bounds = case.chain_bounds(index, spread=spread, least=True)
     keep = bounds.keep & np.isfinite(y)
     return judge(np.where(keep, y, 0.0), replace(bounds, keep=keep)).ratio
-
-
-def _relative(a: Array, b: Array) -> float:
-    """Return RMS(a - b) / RMS(a) over what is finite on both sides; infinity for other shapes, 0 for integers."""
-    if a.shape != b.shape:
-        return float("inf")
-    if not is_float(a):
-        return 0.0
-    keep = np.isfinite(a) & np.isfinite(b)
-    difference = rms(a[keep] - b[keep])
-    return difference / (rms(a[keep]) or 1.0)

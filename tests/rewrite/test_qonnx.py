@@ -12,6 +12,7 @@ import onnx_ir as ir
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from node_kinds import kinds
 from onnx import TensorProto, helper, numpy_helper
 from onnxruntime_outputs import run_onnxruntime
 
@@ -78,10 +79,6 @@ def lowered(proto: onnx.ModelProto) -> ir.Model:
     graph = ir.from_proto(proto)
     LowerQonnx()(graph)
     return graph
-
-
-def kinds(graph: ir.Model) -> list[str]:
-    return [node.op_type for node in graph.graph]
 
 
 quantizers = st.fixed_dictionaries(

@@ -6,6 +6,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
+from node_kinds import kinds
 from onnx import parser
 
 import normdeploy as nd
@@ -30,10 +31,6 @@ def resolved(found: ir.Model) -> bool:
     return FollowSizes(EvaluateConstants())(found).modified
 
 
-def operators(found: ir.Model) -> list[str]:
-    return [node.op_type for node in found.graph]
-
-
 X = np.arange(14.0).reshape(2, 7)
 P = np.array([1])
 
@@ -47,7 +44,7 @@ def test_parts_at_constant_positions_are_outputs_of_a_split(given, parts):
         y = Add (a, b)
     """)
     assert resolved(found)
-    assert operators(found) == ["Split", "Add"]
+    assert kinds(found) == ["Split", "Add"]
     assert [value.name for value in next(iter(found.graph)).outputs][1:] == ["a", "b"]  # what the graph calls the parts
     onnx.checker.check_model(ir.to_proto(found))
     split = np.split(X, np.cumsum(parts)[:-1], axis=1)
@@ -78,9 +75,9 @@ def test_a_part_that_is_a_graph_output_keeps_its_name():
 )
 def test_what_is_computed_or_not_only_picked_from_stays(body):
     found = model(body)
-    text = operators(found)
+    text = kinds(found)
     assert not resolved(found)
-    assert operators(found) == text
+    assert kinds(found) == text
 
 
 def test_sizes_of_parts_tell_those_of_what_is_made_of_them():
@@ -123,7 +120,7 @@ def test_a_list_of_values_is_these_values(made, read):
     reading, left, expected = LISTED[read]
     found = model(f"a = Neg (x)\n b = Add (x, x)\n {MADE[made]}\n {reading}\n y = Sin (c)", "float[a,b] y")
     assert resolved(found)
-    assert [op for op in operators(found) if op not in ("Constant", "Identity")] == [*left, "Sin"]
+    assert [op for op in kinds(found) if op not in ("Constant", "Identity")] == [*left, "Sin"]
     onnx.checker.check_model(ir.to_proto(found))
     got = Evaluator(found).run({"x": X, "p": P})["y"].numpy()
     np.testing.assert_allclose(got, np.sin(expected), rtol=1e-12, atol=1e-12)
@@ -141,9 +138,9 @@ def test_a_list_of_values_is_these_values(made, read):
 )
 def test_a_list_is_left_where_a_position_is_not_known(body, outputs):
     found = model(body, outputs)
-    before = operators(found)
+    before = kinds(found)
     assert not resolved(found)
-    assert operators(found) == before
+    assert kinds(found) == before
 
 
 def test_an_element_that_is_given_out_keeps_its_name_and_maps_pass_a_list(tmp_path):

@@ -10,6 +10,7 @@ import onnx_ir as ir
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from node_kinds import kinds
 from onnx.reference import ReferenceEvaluator
 
 from normdeploy.ort.settings import Settings
@@ -39,10 +40,6 @@ def _joined(path) -> tuple[onnx.ModelProto, int]:
     return model, count
 
 
-def _kinds(model: onnx.ModelProto) -> list[str]:
-    return [node.op_type for node in model.graph.node]
-
-
 def _same(path, model: onnx.ModelProto, *feeds: dict[str, np.ndarray]) -> None:
     before, after = ReferenceEvaluator(onnx.load(path)), ReferenceEvaluator(model)
     for given_feeds in feeds:
@@ -69,12 +66,12 @@ def test_layers_in_a_row_pass_rows_on(lead, tmp_path_factory):
     onnx.save(model, path)
     found, count = _joined(path)
     assert count == 2
-    kinds = _kinds(found)
-    assert (kinds.count("Gemm"), kinds.count("MatMul"), kinds.count("Add")) == (2, 0, 0)
-    assert kinds.count("Reshape") == (0 if len(lead) == 1 else 2)
+    there = kinds(found)
+    assert (there.count("Gemm"), there.count("MatMul"), there.count("Add")) == (2, 0, 0)
+    assert there.count("Reshape") == (0 if len(lead) == 1 else 2)
     read = {name for node in found.graph.node for name in node.input}
     assert {tensor.name for tensor in found.graph.initializer} <= read
-    assert kinds.count("Shape") == int(len({"batch", "time"} & set(lead)) == 2)
+    assert there.count("Shape") == int(len({"batch", "time"} & set(lead)) == 2)
     sizes = {"batch": 5, "time": 7, "2": 2, "3": 3}
     draw = np.random.default_rng(0)
     _same(path, found, {"x": draw.normal(size=(*(sizes[word] for word in lead), 4)).astype(np.float32)})
@@ -145,7 +142,7 @@ def test_the_int8_variant_has_no_pass_for_the_bias(write_model, tmp_path):
     for recipe in (PLAIN, JOINED):
         target = tmp_path / "q.onnx"
         assert quantizer.write(target, recipe) == (2 if recipe.joined else 0)
-        assert _kinds(onnx.load(target)).count("Add") == (0 if recipe.joined else 2)
+        assert kinds(onnx.load(target)).count("Add") == (0 if recipe.joined else 2)
         found = open_backend(target, Settings(threads=1)).run({"x": rows})[0]
         assert 1e-4 < np.linalg.norm(found - truth) / np.linalg.norm(truth) < 0.05
     kept = quantizer.operators(JOINED)[0]

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from normdeploy.runtime import Settings
-from normdeploy.runtime.tuning import first_look as room
+from normdeploy.runtime.tuning import stopwatch as room
 from normdeploy.runtime.tuning.candidates import Candidate
-from normdeploy.runtime.tuning.first_look import glance
 from normdeploy.runtime.tuning.judge import Outcome
 from normdeploy.runtime.tuning.measured_candidate import MeasuredCandidate
+from normdeploy.runtime.tuning.stopwatch import glance
 
 
 class Busy:

@@ -15,7 +15,7 @@ from normdeploy.conformance import by_hand
 from normdeploy.errors import ModelError, RecipeError, UsageError, WeightsError
 from normdeploy.nn.unregistered import full_state
 from normdeploy.train import Split, Splits, batches, fit, load_weights, read_metadata, score, train_settings
-from normdeploy.train.device import choose_device, choose_precision
+from normdeploy.train.world import choose_device, choose_precision
 
 
 def blobs(seed: int = 0, count: int = 240) -> Splits:

@@ -18,7 +18,7 @@ from normdeploy.rewrite import rewrite
 from normdeploy.verification import moved_constants, trace_agreement, verify
 from normdeploy.verification.check_levels import LEVELS
 from normdeploy.verification.float64_chain import Chain
-from normdeploy.verification.moved_constants import with_moved_constants
+from normdeploy.verification.moved_constants import MovedGraph
 from normdeploy.verification.sides.flat_values import run_evaluator
 
 U = 2.0**-24
@@ -65,7 +65,7 @@ def test_equal_constants_are_moved_alike_and_as_far_as_they_can_have_been_rounde
     before = [float(y) for y in Evaluator(model).run({"x": x}).values()]
     seen = set()
     for seed in range(8):
-        after = [float(y) for y in with_moved_constants(model, ["c", "d"], seed).run({"x": x}).values()]
+        after = [float(y) for y in MovedGraph(model, ["c", "d"], seed).run({"x": x}).values()]
         moved = [(b / a - 1) / U for a, b in zip(before, after, strict=True)]
         assert np.allclose(np.abs(moved), 1, atol=1e-6)
         assert moved[0] == pytest.approx(moved[1])
@@ -83,11 +83,11 @@ def judged(model: nn.Module, x: Tensor, folder: Path, monkeypatch: pytest.Monkey
         return chains[-1]
 
     def moved(*args: Any) -> Evaluator:
-        graphs.append(with_moved_constants(*args))
+        graphs.append(MovedGraph(*args))
         return graphs[-1]
 
     monkeypatch.setattr(trace_agreement, "Chain", chain)
-    monkeypatch.setattr(moved_constants, "with_moved_constants", moved)
+    monkeypatch.setattr(moved_constants, "MovedGraph", moved)
     traced = trace(model, x)
     rewritten = rewrite(traced.model)
     path = save_graph(rewritten.model.clone(), folder / "net.onnx")
@@ -106,7 +106,7 @@ def test_no_more_runs_are_made_than_say_that_rounding_explains_a_difference(
     feeds = {str(graph.graph.inputs[0].name): x.numpy()}
     clean, *moved = (
         run_evaluator(evaluator, feeds)["output"]
-        for evaluator in (Evaluator(graph), *(with_moved_constants(graph, names, seed) for seed in range(3)))
+        for evaluator in (Evaluator(graph), *(MovedGraph(graph, names, seed) for seed in range(3)))
     )
     squares = [np.square(array - clean) for array in moved]
     found = chains[0]  # of the example

@@ -20,6 +20,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from normdeploy.errors import InputError, ModelError
+from normdeploy.exporting.eager import forward_replaced
 from normdeploy.exporting.module.data_attribute import DataFollowed
 from normdeploy.exporting.module.known_state import KnownState, small_state
 from normdeploy.exporting.module.plain_objects import ObjectPath, held_tensors, is_plain, renewed
@@ -252,12 +253,5 @@ def flat_forward(model: nn.Module, arguments: Arguments) -> Iterator[list[str]]:
         names.append(_identifier(f"{name}_input" if name in taken else name, [*names, *taken]))
     signature = inspect.Signature([inspect.Parameter(name, kind) for name in names])
     forward.__signature__ = signature  # type: ignore[attr-defined]  # read by inspect.signature, unknown to the stub
-    had = "forward" in vars(model)
-    model.forward = forward
-    try:
+    with forward_replaced(model, forward):
         yield assigned
-    finally:
-        if had:
-            model.forward = original
-        else:
-            del vars(model)["forward"]

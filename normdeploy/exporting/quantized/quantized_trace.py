@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -20,6 +20,7 @@ import torch.ao.nn.quantized as nnq
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from normdeploy.exporting.eager import forward_replaced
 from normdeploy.exporting.quantized.quantized_operators import Packed, packed
 from normdeploy.exporting.quantized.quantizer_functions import is_quantizer
 from normdeploy.exporting.quantized.quantizer_mode import QuantizerMode
@@ -72,8 +73,8 @@ def _tensors(grid: Grid) -> tuple[Tensor, Tensor]:
     return scale, grid.zero if isinstance(grid.zero, Tensor) else torch.tensor(grid.zero, dtype=torch.int32)
 
 
-class _Watch(TorchFunctionMode):
-    """Notes whether anything quantizes."""
+class QuantizersSeen(TorchFunctionMode):
+    """Notes whether anything quantizes in its block: ``seen``."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -90,13 +91,6 @@ class _Watch(TorchFunctionMode):
             return func(*args, **(kwargs or {}))
         self.seen = self.seen or is_quantizer(func)
         return func(*args, **(kwargs or {}))
-
-
-@contextmanager
-def quantizers_seen() -> Iterator[_Watch]:
-    """Watch the block for quantizers; ``.seen`` tells whether any ran."""
-    with _Watch() as watch:
-        yield watch
 
 
 _FLAGS = ("fake_quant_enabled", "observer_enabled", "static_enabled", "learning_enabled")
@@ -118,15 +112,8 @@ def quantizers_traceable(model: nn.Module) -> Iterator[None]:
             with QuantizerMode(Traced()):
                 return original(*args, **kwargs)
 
-        had = "forward" in vars(model)
-        model.forward = forward
-        try:
-            yield
-        finally:
-            if had:
-                model.forward = original
-            else:
-                del vars(model)["forward"]
+        stack.enter_context(forward_replaced(model, forward))
+        yield
 
 
 @contextmanager
@@ -139,13 +126,12 @@ def _flags_as_numbers(module: nn.Module) -> Iterator[None]:
         del module._buffers[name]
         vars(module)[name] = tensor.reshape(-1).tolist() if name in _FLAGS else tensor.item()
     fused = bool(found) and any(kind.__name__ == _FUSED for kind in type(module).__mro__)
-    if fused:  # its function takes the switches as tensors
-        module.forward = functools.partial(_fake_quantize, module)
+    # its function takes the switches as tensors
+    written = forward_replaced(module, functools.partial(_fake_quantize, module)) if fused else nullcontext()
     try:
-        yield
+        with written:
+            yield
     finally:
-        if fused:
-            del vars(module)["forward"]
         for name, tensor in found.items():
             vars(module).pop(name, None)
             module._buffers[name] = tensor

@@ -45,7 +45,6 @@ class _Cell:
     Args:
         w, r: input and recurrent weights. wb, rb: their biases. peep: the LSTM's peepholes, in the order i, o, f.
         functions: the activations, each behind the clip.
-        taken: what of the state is multiplied by the recurrent weights.
     """
 
     w: Tensor
@@ -54,7 +53,6 @@ class _Cell:
     rb: Tensor
     peep: Tensor | None
     functions: list[Function]
-    taken: Function = lambda state: state
 
 
 _Step = Callable[[Call, _Cell, Tensor, list[Tensor]], list[Tensor]]
@@ -99,10 +97,11 @@ def _gru_step(call: Call, cell: _Cell, x: Tensor, state: list[Tensor]) -> list[T
     return [(1 - z) * g(xh + inner) + z * h]
 
 
-def _lstm_step(call: Call, cell: _Cell, x: Tensor, state: list[Tensor]) -> list[Tensor]:
+def _lstm_step(call: Call, cell: _Cell, x: Tensor, state: list[Tensor], taken: Function | None = None) -> list[Tensor]:
     f, g, h = cell.functions
     hidden, c = state
-    i, o, forget, new = (x @ cell.w.T + cell.taken(hidden) @ cell.r.T + cell.wb + cell.rb).chunk(4, -1)
+    hidden = hidden if taken is None else taken(hidden)
+    i, o, forget, new = (x @ cell.w.T + hidden @ cell.r.T + cell.wb + cell.rb).chunk(4, -1)
     pi, po, pf = (0.0, 0.0, 0.0) if cell.peep is None else cell.peep.chunk(3)
     i = f(i + pi * c)
     forget = 1 - i if call.attr("input_forget", 0) else f(forget + pf * c)
@@ -119,14 +118,12 @@ def _run(
     defaults: list[str],
     states: list[int],
     peepholes: int = 99,
-    taken: Function = lambda state: state,
 ) -> list[Tensor]:
     """Run an operator over time, in each direction.
 
     Args:
         step: the cell. gates: how many. defaults: its activations.
         states: indices of the inputs that hold the initial states. peepholes: that of the peepholes.
-        taken: what of the state is multiplied by an LSTM's recurrent weights.
     """
     x, w, r = (need(inputs, i) for i in range(3))
     bias, lengths, peep = optional(inputs, 3), optional(inputs, 4), optional(inputs, peepholes)
@@ -140,15 +137,7 @@ def _run(
     for k in range(directions):
         b = x.new_zeros(2 * gates * hidden) if bias is None else bias[k]
         wb, rb = b[: gates * hidden], b[gates * hidden :]
-        cell = _Cell(
-            w[k],
-            r[k],
-            wb,
-            rb,
-            None if peep is None else peep[k],
-            functions[k * per : (k + 1) * per],
-            taken,
-        )
+        cell = _Cell(w[k], r[k], wb, rb, None if peep is None else peep[k], functions[k * per : (k + 1) * per])
         given = [optional(inputs, index) for index in states]
         state = [x.new_zeros(x.shape[1], hidden) if s is None else (s[:, k] if batch_first else s[k]) for s in given]
         backwards = direction == "reverse" or k == 1
@@ -178,13 +167,14 @@ def _directed(
     return torch.stack([out[t] for t in times]) if out else empty, state
 
 
-def lstm(call: Call, inputs: Inputs, taken: Function = lambda state: state) -> list[Tensor]:
+def lstm(call: Call, inputs: Inputs, taken: Function | None = None) -> list[Tensor]:
     """Return an LSTM's results.
 
     Args:
-        taken: what of the state is multiplied by the recurrent weights, at each step.
+        taken: makes of the state what is multiplied by the recurrent weights, at each step; the state itself if None.
     """
-    return _run(call, inputs, _lstm_step, 4, ["Sigmoid", "Tanh", "Tanh"], [5, 6], 7, taken)
+    step = partial(_lstm_step, taken=taken)
+    return _run(call, inputs, step, 4, ["Sigmoid", "Tanh", "Tanh"], [5, 6], 7)
 
 
 RECURRENT: dict[str, Implementation] = {

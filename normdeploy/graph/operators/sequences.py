@@ -31,10 +31,10 @@ def sequence(parts: Sequence[Tensor]) -> Parts:
     return made
 
 
-def _parts(inputs: Inputs, index: int) -> tuple[Tensor, ...]:
-    value = need(inputs, index)
+def _parts(inputs: Inputs) -> tuple[Tensor, ...]:
+    value = need(inputs, 0)
     if not isinstance(value, Parts):
-        raise ValueError(f"input {index} is a tensor; the operator takes a sequence")
+        raise ValueError("input 0 is a tensor; the operator takes a sequence")
     return value.parts
 
 
@@ -49,7 +49,7 @@ def _split_to_sequence(call: Call, inputs: Inputs) -> Tensor:
 
 
 def _sequence_at(_: Call, inputs: Inputs) -> Tensor:
-    return _parts(inputs, 0)[int(need(inputs, 1))]
+    return _parts(inputs)[int(need(inputs, 1))]
 
 
 def _sequence_construct(_: Call, inputs: Inputs) -> Tensor:
@@ -70,23 +70,23 @@ def _place(inputs: Inputs, index: int, end: int, last: int) -> int:
 
 
 def _sequence_insert(_: Call, inputs: Inputs) -> Tensor:
-    parts, tensor = _parts(inputs, 0), need(inputs, 1)
+    parts, tensor = _parts(inputs), need(inputs, 1)
     at = _place(inputs, 2, len(parts), len(parts))
     return sequence([*parts[:at], tensor, *parts[at:]])
 
 
 def _sequence_erase(_: Call, inputs: Inputs) -> Tensor:
-    parts = _parts(inputs, 0)
+    parts = _parts(inputs)
     at = _place(inputs, 1, len(parts), len(parts) - 1)
     return sequence([*parts[:at], *parts[at + 1 :]])
 
 
 def _sequence_length(_: Call, inputs: Inputs) -> Tensor:
-    return torch.tensor(len(_parts(inputs, 0)))
+    return torch.tensor(len(_parts(inputs)))
 
 
 def _concat_from_sequence(call: Call, inputs: Inputs) -> Tensor:
-    parts, axis = list(_parts(inputs, 0)), call.attr("axis")
+    parts, axis = list(_parts(inputs)), call.attr("axis")
     return torch.stack(parts, dim=axis) if call.attr("new_axis", 0) else torch.cat(parts, dim=axis)
 
 

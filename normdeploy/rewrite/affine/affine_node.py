@@ -7,7 +7,7 @@ lowering only. Each remembers its origins: the ledger rows it answers for.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 import onnx_ir as ir
@@ -184,8 +184,3 @@ def new_affine(
     node.meta[_ORIGINS] = tuple(origins)
     node.meta[_WRITTEN] = tuple(written)
     return node
-
-
-def renamed(origin: Origin, site: tuple[str, ...]) -> Origin:
-    """Return an origin with another site."""
-    return replace(origin, site=site)

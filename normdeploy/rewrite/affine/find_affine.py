@@ -7,6 +7,8 @@ inside a spelled-out activation (see :mod:`.activation`) belong to the activatio
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import onnx_ir as ir
 
 from normdeploy.graph import WHERE, is_constant, module_path
@@ -24,7 +26,6 @@ from normdeploy.rewrite.affine.affine_node import (
     is_affine,
     new_affine,
     origins_of,
-    renamed,
     written_of,
 )
 from normdeploy.rewrite.affine.affine_operators import AFFINE_KIND, BATCH_NORM, Match, NoMatch, match
@@ -113,7 +114,7 @@ class RecogniseAffine(RewritePass):
 
     def _extend(self, graph: ir.Graph, previous: ir.Node, node: ir.Node, mapping: AffineMap, x: ir.Value) -> None:
         composed = affine_map(previous).then(mapping)
-        origin = renamed(origins_of(previous)[0], (str(node.outputs[0].name),))
+        origin = replace(origins_of(previous)[0], site=(str(node.outputs[0].name),))
         source = previous.inputs[0]
         assert source is not None
         written = (*written_of(previous), step(node, x))

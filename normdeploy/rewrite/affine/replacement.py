@@ -14,7 +14,7 @@ from torch import Tensor
 
 from normdeploy.array_types import Floats
 from normdeploy.graph import Parts, constant_tensor
-from normdeploy.graph.edit import put_exact, rename, take_out, take_place
+from normdeploy.graph.edit import put_exact, rename, standing_for, take_out, take_place
 from normdeploy.graph.traits import is_standard
 from normdeploy.rewrite.rewrite_context import RewriteContext
 
@@ -51,14 +51,8 @@ class Region:
 
     def insert(self, op_type: str, inputs: Sequence[ir.Value | None], *, after: ir.Node, like: ir.Value) -> ir.Node:
         """Make one more standard operator behind ``after``; its result has the type and shape of ``like``."""
-        node = ir.Node(
-            "",
-            op_type,
-            list(inputs),
-            outputs=[ir.Value(shape=like.shape, type=like.type)],
-            name=None if after.name is None else f"{after.name}.{op_type.lower()}",
-            metadata_props=dict(after.metadata_props),
-        )
+        node = standing_for(after, op_type, inputs, like=like)
+        node.name = None if after.name is None else f"{after.name}.{op_type.lower()}"
         self.graph.insert_after(after, node)
         self.after.append(node)
         return node

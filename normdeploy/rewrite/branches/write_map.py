@@ -8,6 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from normdeploy.array_types import Floats
+from normdeploy.graph.edit import standing_for
 from normdeploy.graph.linear_view import linear_of
 from normdeploy.graph.operator_inputs import dtype_of, optional, required
 from normdeploy.rewrite.affine.constant import storable
@@ -38,9 +39,13 @@ def has_own_bias(reading: Reading, frame: Frame) -> bool:
 def fits(reading: Reading) -> bool:
     """Tell whether kernel and bias can be stored."""
     dtype, mapping = dtype_of(required(main_node(reading), 1)), reading.map
+    if mapping.bias is not None and not storable(dtype, mapping.bias()):
+        return False
+    if storable(dtype, np.array(mapping.bound())):
+        return True
     parts = mapping.parts
     kernel = (mapping.kernel(),) if parts is None else (piece for _, _, piece in parts.pieces(mapping.shape))
-    return all(storable(dtype, piece) for piece in kernel) and (mapping.bias is None or storable(dtype, mapping.bias()))
+    return all(storable(dtype, piece) for piece in kernel)
 
 
 def write(region: Region, reading: Reading, frame: Frame, *, result: ir.Value, after: ir.Node) -> ir.Node:
@@ -112,13 +117,4 @@ def _node(
     result: ir.Value,
     after: ir.Node,
 ) -> ir.Node:
-    node = ir.Node(
-        "",
-        like.op_type,
-        inputs,
-        attributes=attributes,
-        outputs=[ir.Value(shape=result.shape, type=result.type)],
-        name=like.name,
-        metadata_props=dict(like.metadata_props),
-    )
-    return region.adopt(node, after=after)
+    return region.adopt(standing_for(like, like.op_type, inputs, attributes, like=result), after=after)

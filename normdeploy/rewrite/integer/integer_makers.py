@@ -11,7 +11,9 @@ import onnx_ir as ir
 from normdeploy.graph import FLOATS, constant64, constant_tensor
 from normdeploy.graph.edit import only_reader
 from normdeploy.graph.operator_inputs import optional
+from normdeploy.graph.operators.narrow_types import quantized_type
 from normdeploy.graph.traits import is_standard
+from normdeploy.rewrite.affine.affine_node import is_affine
 from normdeploy.rewrite.integer.integer_source import BYTES, Stays, clamp_of, scalar
 from normdeploy.rewrite.integer.monotone import Ending, Exceeds, Rounds, Signs
 
@@ -19,6 +21,8 @@ _OPEN = 2**62
 """Ends of the integers of a Round, which has none."""
 
 _COMPARISONS = ("Greater", "GreaterOrEqual", "Less", "LessOrEqual")
+_FOLLOWED = ("Relu", "Clip", "LeakyRelu", "Add", "Mul", "Sub", "Div", "BatchNormalization", "Neg")
+_LONGEST = 32  # operators from one quantizer to the next
 
 
 @dataclass(frozen=True)
@@ -68,9 +72,8 @@ def _linear(node: ir.Node, data: ir.Value) -> Quantizer:
         raise Stays("its step is computed at run time")
     if not (np.isfinite(steps) & (steps > 0)).all():
         raise Stays("it has a step that is not above 0")
-    tensor = constant_tensor(zero)
-    given = node.attributes.get_int("output_dtype", 0)
-    dtype = tensor.dtype if tensor is not None else ir.DataType(given) if given else ir.DataType.UINT8
+    dtype = quantized_type(node)
+    assert dtype is not None  # its zero point is a constant
     if dtype not in BYTES:
         raise Stays(f"it makes {dtype.name.lower()}, and layers on integers read int8 or uint8")
     if steps.size > 1 and (node.attributes.get_int("block_size", 0) != 0 or data.shape is None):
@@ -110,3 +113,31 @@ def _comparison(node: ir.Node) -> Quantizer | None:
     strict = not with_bound if greater else with_bound
     values = (no, yes) if greater else (yes, no)
     return Quantizer((node, chooser), data, chooser.outputs[0], Exceeds(bound, strict), values=values)
+
+
+def leads_to_quantizer(quantizer: Quantizer) -> bool:
+    """Tell whether all that reads a QuantizeLinear's integers is one chain of maps and clamps to another quantizer.
+
+    The outer one's chain takes the inner one along.
+    """
+    if quantizer.dtype is None:
+        return False
+    value = quantizer.result
+    for _ in range(_LONGEST):
+        readers = list(value.uses())
+        if len(readers) != 1 or value.is_graph_output():
+            return False
+        node: ir.Node = readers[0].node
+        if value is quantizer.result:
+            if not is_standard(node, "DequantizeLinear"):
+                return False
+        else:
+            try:
+                if quantizer_of(node) is not None and node.inputs[0] is value:
+                    return True
+            except Stays:
+                return False
+            if not (is_affine(node) or is_standard(node, *_FOLLOWED)):
+                return False
+        value = node.outputs[0]
+    return False

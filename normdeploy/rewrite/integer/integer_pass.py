@@ -25,8 +25,7 @@ from normdeploy.graph.linear_view import linear_of
 from normdeploy.graph.traits import is_standard
 from normdeploy.rewrite.affine.affine_node import settle
 from normdeploy.rewrite.affine.operator_names import describe
-from normdeploy.rewrite.integer.inner_quantizer import leads_to_quantizer
-from normdeploy.rewrite.integer.integer_makers import Quantizer, quantizer_of
+from normdeploy.rewrite.integer.integer_makers import Quantizer, leads_to_quantizer, quantizer_of
 from normdeploy.rewrite.integer.integer_source import Given, Range, Stays
 from normdeploy.rewrite.integer.layer import Layer, layer_of
 from normdeploy.rewrite.integer.multiplier import multiplier_of

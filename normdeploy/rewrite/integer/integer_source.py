@@ -15,30 +15,24 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from normdeploy.array_types import Floats
+from normdeploy.array_types import Floats, Ints
 from normdeploy.graph import FLOATS, constant64
 from normdeploy.graph.edit import is_read
 from normdeploy.graph.linear_view import Form, Linear
 from normdeploy.graph.operator_inputs import optional
+from normdeploy.graph.operators.narrow_types import ENDS, quantized_type
 from normdeploy.graph.traits import Trait, has, is_standard
 from normdeploy.graph.weight import fixed_weight
 from normdeploy.rewrite.affine.operator_names import describe
 from normdeploy.rewrite.integer.monotone import Clamp
 
-Ints = npt.NDArray[np.int64]
 Range = tuple[int, int]
 
-BYTES = {ir.DataType.UINT8: (0, 255), ir.DataType.INT8: (-128, 127)}
+BYTES = {dtype: ENDS[dtype] for dtype in (ir.DataType.UINT8, ir.DataType.INT8)}
 """The types that integer layers read, and their ends."""
 
-_TYPES = {
-    **BYTES,
-    ir.DataType.UINT4: (0, 15),
-    ir.DataType.INT4: (-8, 7),
-    ir.DataType.BOOL: (0, 1),
-    ir.DataType.UINT16: (0, 65535),
-    ir.DataType.INT16: (-32768, 32767),
-}
+_OTHERS = (ir.DataType.UINT4, ir.DataType.INT4, ir.DataType.UINT16, ir.DataType.INT16)
+_TYPES = {**BYTES, **{dtype: ENDS[dtype] for dtype in _OTHERS}, ir.DataType.BOOL: (0, 1)}
 _LONGEST = 64
 """Operators between a layer and the integers it reads, at most."""
 
@@ -198,8 +192,7 @@ def range_of(value: ir.Value, ranges: Mapping[ir.Value, Range]) -> Range | None:
     if node is None or not is_standard(node, "Clip", "QuantizeLinear", "Cast"):
         return whole
     if node.op_type == "QuantizeLinear":
-        zero = optional(node, 2)
-        kind = zero.dtype if zero is not None else ir.DataType(node.attributes.get_int("output_dtype", 0) or 2)
+        kind = quantized_type(node)
         return whole or (None if kind is None else _TYPES.get(kind))
     inner = None if node.inputs[0] is None else range_of(node.inputs[0], ranges)
     if node.op_type == "Cast":

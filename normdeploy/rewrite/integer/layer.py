@@ -9,6 +9,7 @@ from fractions import Fraction
 import numpy as np
 import onnx_ir as ir
 
+from normdeploy.array_types import Ints
 from normdeploy.graph.linear_view import Form, Linear, linear_of
 from normdeploy.graph.traits import is_standard
 from normdeploy.graph.weight import fixed_weight
@@ -16,7 +17,6 @@ from normdeploy.rewrite.affine.operator_names import describe
 from normdeploy.rewrite.gauge.rules.linear import pads_zeros
 from normdeploy.rewrite.integer.integer_source import (
     BYTES,
-    Ints,
     Range,
     Source,
     Stays,

@@ -20,7 +20,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from normdeploy.rewrite.integer.thresholds import Ints, Thresholds
+from normdeploy.array_types import Ints
+from normdeploy.rewrite.integer.thresholds import Thresholds
 
 _FINEST = 46
 """The largest s."""

@@ -13,6 +13,7 @@ from fractions import Fraction
 import numpy as np
 import onnx_ir as ir
 
+from normdeploy.array_types import Ints
 from normdeploy.graph import FLOATS, constant64
 from normdeploy.graph.linear_view import Form, linear_of
 from normdeploy.graph.operator_inputs import optional
@@ -25,7 +26,6 @@ from normdeploy.rewrite.gauge.rules.linear import pads_zeros
 from normdeploy.rewrite.integer.integer_makers import Quantizer, quantizer_of
 from normdeploy.rewrite.integer.integer_source import (
     Given,
-    Ints,
     Range,
     Source,
     Stays,

@@ -16,10 +16,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from normdeploy.array_types import Ints
 from normdeploy.errors import RewriteError
 from normdeploy.rewrite.integer.monotone import Chain
-
-Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)

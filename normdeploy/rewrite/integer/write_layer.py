@@ -15,10 +15,10 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from normdeploy.array_types import Floats
+from normdeploy.array_types import Floats, Ints
 from normdeploy.graph.edit import free_name, put_constant, put_exact
 from normdeploy.graph.linear_view import Form
-from normdeploy.rewrite.integer.integer_source import BYTES, Ints, Range, Source, Stays
+from normdeploy.rewrite.integer.integer_source import BYTES, Range, Source, Stays
 from normdeploy.rewrite.integer.layer import Layer
 from normdeploy.rewrite.integer.multiplier import Multiplier
 from normdeploy.rewrite.integer.thresholds import Thresholds

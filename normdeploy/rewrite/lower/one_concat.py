@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from normdeploy.graph.edit import edit_each, only_reader, take_out
+from normdeploy.graph.edit import edit_each, only_reader, read_instead, take_out
 from normdeploy.graph.operators.call import axis_of
 from normdeploy.graph.traits import is_standard
 
@@ -27,9 +27,7 @@ def _join(_graph: ir.Graph, node: ir.Node) -> bool:
     for value in node.inputs:
         made_by = None if value is None else value.producer()
         joined += [value] if made_by not in parts or made_by is None else made_by.inputs
-    node.resize_inputs(len(joined))
-    for index, value in enumerate(joined):
-        node.replace_input_with(index, value)
+    read_instead(node, joined)
     take_out(parts)
     return True
 

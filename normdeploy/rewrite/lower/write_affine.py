@@ -15,7 +15,7 @@ import numpy as np
 import onnx_ir as ir
 
 from normdeploy.array_types import Floats
-from normdeploy.graph.edit import put_exact, take_out, take_place
+from normdeploy.graph.edit import put_exact, standing_for, take_out, take_place
 from normdeploy.graph.exact import tensor64
 from normdeploy.graph.walk import graphs_of, nodes_of
 from normdeploy.rewrite.affine.affine_map import AffineMap
@@ -79,16 +79,7 @@ class LowerAffine(RewritePass):
 
 
 def _new(graph: ir.Graph, node: ir.Node, op_type: str, inputs: list[ir.Value | None], **attributes: float) -> ir.Value:
-    result = node.outputs[0]
-    made = ir.Node(
-        "",
-        op_type,
-        inputs,
-        [ir.AttrFloat32(name, value) for name, value in attributes.items()],
-        outputs=[ir.Value(shape=result.shape, type=result.type)],
-        name=node.name,
-        metadata_props=dict(node.metadata_props),
-    )
+    made = standing_for(node, op_type, inputs, [ir.AttrFloat32(name, value) for name, value in attributes.items()])
     graph.insert_before(node, made)
     return made.outputs[0]
 

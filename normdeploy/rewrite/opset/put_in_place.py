@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from normdeploy.errors import GraphError
 from normdeploy.graph import constant_tensor
+from normdeploy.graph.edit import read_instead
 
 
 def put_in_place(node: ir.Node, translation: ir.Graph, version: int) -> None:
@@ -56,9 +57,7 @@ def _become(node: ir.Node, main: ir.Node, known: Mapping[str, ir.Value | None]) 
     node.op_type = main.op_type
     node.attributes.clear()
     node.attributes.update(dict(main.attributes.items()))
-    node.resize_inputs(len(inputs))
-    for index, value in enumerate(inputs):
-        node.replace_input_with(index, value)
+    read_instead(node, inputs)
 
 
 def _copy(part: ir.Node, known: dict[str, ir.Value | None], fresh: Iterator[str], node: ir.Node) -> ir.Node:

@@ -1,7 +1,6 @@
 """Recognise statistics-computing norms by what they compute, and write each as one operator."""
 
-from normdeploy.rewrite.recognise.batch_statistics import BatchStatistics, batch_statistics
 from normdeploy.rewrite.recognise.hypothesis import Blocks, Norm
 from normdeploy.rewrite.recognise.norms_pass import RecogniseNorms
 
-__all__ = ["BatchStatistics", "Blocks", "Norm", "RecogniseNorms", "batch_statistics"]
+__all__ = ["Blocks", "Norm", "RecogniseNorms"]

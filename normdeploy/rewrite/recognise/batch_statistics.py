@@ -2,73 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-import numpy as np
 import onnx_ir as ir
 import torch
 
 from normdeploy.errors import GraphError
-from normdeploy.graph import Evaluator, module_path
+from normdeploy.graph import Evaluator
 from normdeploy.graph.onnx_files import declared
 from normdeploy.graph.traits import is_standard
 from normdeploy.ort.made_inputs import make_inputs
 from normdeploy.rewrite.recognise.hypothesis import Norm
-from normdeploy.rewrite.recognise.largest_norm import best_of
-from normdeploy.rewrite.recognise.norm_region import GraphRegions
 from normdeploy.rewrite.recognise.trial_sizes import names_of
 
 REASON = (
     "it normalizes with the statistics of the batch it is given, so one sample's output depends on its companions; "
     "keep running statistics and export in evaluation mode"
 )
-
-
-@dataclass(frozen=True)
-class BatchStatistics:
-    """A normalization by the statistics of the batch in an inference graph.
-
-    Args:
-        where: module path, or node name.
-        x: name of the value that is normalized.
-        y: name of the result.
-        axes: the axes averaged over; empty for a BatchNormalization node in training mode.
-        epsilon: under the root, in the units of the biased variance.
-    """
-
-    where: str
-    x: str
-    y: str
-    axes: tuple[int, ...]
-    epsilon: float
-
-
-def batch_statistics(model: ir.Model) -> list[BatchStatistics]:
-    """List the regions of a graph that normalize by batch statistics, hand-written or not; the graph stays as it is.
-
-    Args:
-        model: constants evaluated (``weights.EvaluateConstants``) or not; values typed, with shapes.
-
-    Returns:
-        one entry per region, in graph order.
-    """
-    rng = np.random.default_rng(0)
-    regions = GraphRegions(model.graph)
-    found: list[BatchStatistics] = []
-    seen: set[ir.Value] = set()
-    for node in model.graph:
-        if in_training_mode(node):
-            epsilon = node.attributes.get_float("epsilon", 1e-5)
-            names = (str(node.inputs[0].name) if node.inputs[0] is not None else "", str(node.outputs[0].name))
-            found.append(BatchStatistics(module_path(node), *names, (), epsilon))
-    for seed in regions.seeds():
-        best, _ = best_of(regions, seed, rng)
-        if best is None or best.y in seen or not over_the_batch(best.norm, best.region.x, model.graph):
-            continue
-        seen.add(best.y)
-        names = (str(best.region.x.name), str(best.y.name))
-        found.append(BatchStatistics(module_path(seed), *names, best.norm.blocks.axes, best.norm.epsilon))
-    return found
 
 
 def in_training_mode(node: ir.Node) -> bool:

@@ -56,9 +56,9 @@ class Region:
     shape_nodes: tuple[ir.Node, ...]
     candidates: tuple[ir.Value, ...]
 
-    def between(self, y: ir.Value) -> list[ir.Node]:
-        """Return the closure's nodes that lead to ``y``, in graph order."""
-        needed: set[ir.Value] = {y}
+    def between(self, *wanted: ir.Value) -> list[ir.Node]:
+        """Return the closure's nodes that lead to some values, in graph order."""
+        needed = set(wanted)
         found: list[ir.Node] = []
         for node in reversed(self.nodes):
             if any(output in needed for output in node.outputs):

@@ -44,7 +44,7 @@ class Probe:
             whole = torch.tensor(int(np.prod(dims, dtype=np.int64)))
             self.feeds[node.outputs[0]] = whole if node.op_type == "Size" else torch.tensor(dims[slice(start, end)])
         self.static = not sizes.given
-        wanted = _outputs_read_outside(region.side)
+        wanted = [output for node in region.side for output in node.outputs]
         constants = evaluate_region(region.side, self.feeds, wanted)
         self._constants = dict(zip(wanted, constants, strict=True))
 
@@ -57,19 +57,5 @@ class Probe:
         """
         with torch.no_grad():
             feeds = {**self._constants, **self.feeds, self.region.x: torch.from_numpy(np.asarray(x, order="C"))}
-            found = evaluate_region(self._needed(wanted), feeds, wanted)
+            found = evaluate_region(self.region.between(*wanted), feeds, wanted)
         return [item.numpy() for item in found]
-
-    def _needed(self, wanted: Sequence[ir.Value]) -> list[ir.Node]:
-        needed = set(wanted)
-        nodes: list[ir.Node] = []
-        for node in reversed(self.region.nodes):
-            if any(output in needed for output in node.outputs):
-                nodes.append(node)
-                needed.update(value for value in node.inputs if value is not None)
-        nodes.reverse()
-        return nodes
-
-
-def _outputs_read_outside(nodes: Sequence[ir.Node]) -> list[ir.Value]:
-    return [output for node in nodes for output in node.outputs]

@@ -63,12 +63,10 @@ class Columns:
                 rows[right] = _numbers(values, rows.shape[1], name, spec.dtype, bad, np.flatnonzero(right))
             feeds[spec.name] = rows.reshape(len(rows), *shape)
         kept = {name: table.column(name) for name in self.keep}
-        return Block(feeds, {name: _decoded(column).combine_chunks() for name, column in kept.items()}, bad)
-
-
-def _decoded(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return a column without its dictionary, whose codes differ from part to part."""
-    return column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
+        for name, column in kept.items():
+            if pa.types.is_dictionary(column.type):  # whose codes differ from part to part
+                kept[name] = column.cast(column.type.value_type)
+        return Block(feeds, {name: column.combine_chunks() for name, column in kept.items()}, bad)
 
 
 def _numbers(values: pa.Array, width: int, name: str, dtype: str, bad: dict[int, str], where: Array) -> Array:

@@ -17,65 +17,49 @@ from typing import Any
 import numpy as np
 
 
-class Lines:
-    """Lines for the csv module, which can be given back; ``taken`` are those of the record at hand.
-
-    Quotes come in pairs: a record that asks for another line while those of its lines are even has a stray one, and
-    gets none. So a line is followed to the next one with a quote left over, not to the end of the text, and n lines are
-    handed out 2 n times at most.
-    """
-
-    def __init__(self, lines: Iterable[str]) -> None:
-        self._lines, self._back, self.taken = iter(lines), deque[str](), list[str]()
-        self._open = False
-
-    def __iter__(self) -> Iterator[str]:
-        return self
-
-    def __next__(self) -> str:
-        if self.taken and not self._open:
-            raise csv.Error("a quote is opened and all are in pairs")
-        line = self._back.popleft() if self._back else next(self._lines)
-        self._open ^= line.count('"') % 2 == 1
-        self.taken.append(line)
-        return line
-
-    def begin(self) -> None:
-        """Begin a record with the next line."""
-        self._open = False
-        self.taken.clear()
-
-    def give_back(self) -> None:
-        """Give all lines back but the first."""
-        self._back.extendleft(reversed(self.taken[1:]))
-        del self.taken[1:]
-
-
 def records(lines: Iterable[str], width: int = 0, read: Collection[int] = ()) -> Iterator[tuple[str, list[str], str]]:
     """Yield text, cells and fault ("" if none) of each record; the texts together are the lines, blank ones included.
+
+    Quotes come in pairs: a record that asks for another line while those of its lines are even has a stray one. So a
+    line is followed to the next one with a quote left over, not to the end of the text, and n lines are looked at 2 n
+    times at most.
 
     Args:
         lines: with their ends, from the beginning of a record on.
         width: how many cells a record has; 0 where that is not known.
         read: positions of the cells that hold numbers.
     """
-    source = Lines(lines)
-    reader = csv.reader(source, strict=True)
+    source, back, taken, odd = iter(lines), deque[str](), list[str](), False
+
+    def following() -> str:
+        """Take a line, and more as long as a quote is left over; "" where no line is left to begin with."""
+        nonlocal odd
+        line = "" if taken and not odd else back.popleft() if back else next(source, "")
+        if taken and not line:
+            raise csv.Error("quotes come in pairs")
+        odd ^= line.count('"') % 2 == 1
+        taken.append(line)
+        return line
+
+    reader = csv.reader(iter(following, ""), strict=True)
     while True:
-        source.begin()
+        taken.clear()
+        odd = False
         cells, fault = list[str](), "a quote is opened and not closed, or stands where no cell begins or ends"
         try:
             cells, fault = next(reader), ""
         except StopIteration:
             return
         except csv.Error:
-            source.give_back()
-        if len(source.taken) > 1 and width:
+            pass  # told below
+        if len(taken) > 1 and width and not fault:
             broken = {at for at, cell in enumerate(cells) if "\n" in cell or "\r" in cell}
             if len(cells) != width or broken & set(read):
                 fault = "a quote is opened and not closed in its line"
-                source.give_back()
-        text = "".join(source.taken)
+        if fault:
+            back.extendleft(reversed(taken[1:]))
+            del taken[1:]
+        text = "".join(taken)
         if fault:
             shown = text[:60].encode("latin-1", "replace").decode(errors="replace").strip()
             fault = f"{fault}: {shown!r}; expected quotes in pairs around cells: correct the line"

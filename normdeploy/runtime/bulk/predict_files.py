@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -15,7 +14,7 @@ from typing import Literal
 import onnxruntime as ort
 
 from normdeploy.errors import InputError, UsageError, kept_when_stopped
-from normdeploy.files import require_writable
+from normdeploy.files import PathLike, require_writable
 from normdeploy.ort.specs import TensorSpec
 from normdeploy.parsing.amounts import require_count
 from normdeploy.runtime.bulk.array_source import ArraySource
@@ -36,7 +35,6 @@ _PART_BATCHES = 16
 _PART_BATCHES_UNKNOWN = 4
 
 Progress = Callable[[int, int | None], None]
-PathLike = str | os.PathLike[str]
 
 
 @dataclass(frozen=True)
@@ -154,7 +152,7 @@ def predict(
         workers: actors of engine "ray".
         columns: columns of a table to use, for a model of one input.
         keep: columns of a table to pass through to ``out``.
-        header: whether the first record of a CSV file names the columns; None looks (see docs/running.md).
+        header: whether the first record of a CSV file names the columns; None: look at it (docs/running.md says how).
         images: scaling and size of images.
         overwrite: replace ``out``, and discard an unfinished run for something else.
         progress: called with (rows done, rows in all or None where that is not known) after each part.

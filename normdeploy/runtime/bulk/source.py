@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from normdeploy.array_types import Array
 from normdeploy.errors import InputError
-from normdeploy.files import storage
+from normdeploy.files import PathLike, storage
 from normdeploy.images import SUFFIXES
 from normdeploy.runtime.casting import cast, expectation
 
@@ -89,7 +89,7 @@ def find_files(data: Any) -> tuple[str, list[tuple[Path, str]]]:
     return kinds[0], found
 
 
-def _found(item: str | os.PathLike[str]) -> list[tuple[Path, str]]:
+def _found(item: PathLike) -> list[tuple[Path, str]]:
     path = Path(item)
     if path.is_dir():
         below = [(file, file.relative_to(path)) for file in path.rglob("*") if file.suffix.lower() in _KINDS]

@@ -22,10 +22,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import onnx_ir as ir
 
-from normdeploy.array_types import Floats
+from normdeploy.array_types import Floats, Ints
 from normdeploy.graph.linear_view import Form, linear_of
 from normdeploy.graph.weight import fixed_weight
 from normdeploy.rewrite.gauge.equations.substitute import roots, values
@@ -35,8 +34,6 @@ from normdeploy.rewrite.gauge.regauge import regauge
 from normdeploy.rewrite.gauge.ties import Ties
 from normdeploy.rewrite.infer import infer_missing_types
 from normdeploy.rewrite.rewrite_context import RewriteContext
-
-Ints = npt.NDArray[np.int64]
 
 _SWEEPS = 20
 _ENOUGH = 1e-3

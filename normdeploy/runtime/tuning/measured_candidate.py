@@ -9,8 +9,8 @@ from pathlib import Path
 from normdeploy.runtime.latency import Latency
 from normdeploy.runtime.plan import Status, Trial
 from normdeploy.runtime.tuning.candidates import Candidate
-from normdeploy.runtime.tuning.first_look import HOPELESS
 from normdeploy.runtime.tuning.judge import Outcome
+from normdeploy.runtime.tuning.stopwatch import HOPELESS
 
 LITTLE = 0.95  # a gain smaller than this is not worth a word or another look
 

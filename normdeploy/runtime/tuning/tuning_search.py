@@ -96,8 +96,8 @@ def tune(
             best of the others is chosen.
         seed: of made-up inputs and orders.
         precedence: put this process before other programs while ways are timed, where the system grants it: what is
-            chosen is then what an idle machine would choose. Without it others have their share, and a share in it.
-        opponent: the module that the file was made from: what ``torch.compile`` takes for it stands in the plan.
+            chosen is then what an idle machine would choose. Without it other programs may decide which way wins.
+        opponent: the module that the file was made from: the plan then says how long ``torch.compile`` takes for it.
         overwrite: allow replacing a plan, and a variant, that lie beside the model.
         progress: called with a sentence before each step.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Mapping
 
 import onnx_ir as ir
 
@@ -57,13 +57,13 @@ def rounds(node: ir.Node) -> bool:
     return not (has(node, Trait.EXACT) or is_standard(node, "Constant", "CastLike", *BODIES, *SEQUENCES))
 
 
-def reduction_length(node: ir.Node, shape_of: Callable[[ir.Value | None], Shape | None], result: Shape) -> int:
+def reduction_length(node: ir.Node, known: Mapping[str, Shape], result: Shape) -> int:
     """Return k, the number of terms added up for one element of a node's result; 1 where nothing is added.
 
     Args:
-        node: the node. shape_of: shape per input value, None where unknown. result: shape of its first output.
+        node: the node. known: shapes of values by name; constants have their own. result: shape of its first output.
     """
-    shapes = [shape_of(value) for value in node.inputs]
+    shapes = [_shape(value, known) for value in node.inputs]
     first = shapes[0] if shapes else None
     kind = node.op_type
     size = math.prod(result)
@@ -85,6 +85,12 @@ def reduction_length(node: ir.Node, shape_of: Callable[[ir.Value | None], Shape 
     elif first and kind.endswith("Normalization") and kind != "BatchNormalization":
         length = math.prod(first[1:])
     return max(1, length)
+
+
+def _shape(value: ir.Value | None, known: Mapping[str, Shape]) -> Shape | None:
+    if value is None or value.name in known or value.const_value is None:
+        return None if value is None else known.get(str(value.name))
+    return tuple(int(size) for size in value.const_value.shape.numpy())
 
 
 def gate_weights(graph: ir.Graph) -> dict[ir.Value, float]:

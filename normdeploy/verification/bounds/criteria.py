@@ -227,5 +227,21 @@ def rms(x: Floats) -> float:
     return float(top * np.sqrt(np.mean(np.square(x / top))))
 
 
+def relative_rms(right: Array, found: Array) -> float:
+    """Return RMS(found - right) / RMS(right) over what is finite on both sides.
+
+    It is the RMS of the difference itself where RMS(right) is 0, and infinite where the shapes differ.
+    """
+    if right.shape != found.shape:
+        return float("inf")
+    keep = np.isfinite(right) & np.isfinite(found)
+    return rms(found[keep] - right[keep]) / (rms(right[keep]) or 1.0)
+
+
+def finite_alike(one: Array, other: Array) -> bool:
+    """Tell whether two arrays have one shape and are finite at the same places."""
+    return one.shape == other.shape and np.array_equal(np.isfinite(one), np.isfinite(other))
+
+
 def _masked(x: Floats, keep: npt.NDArray[np.bool_]) -> Floats:
     return x if keep.all() else np.where(keep, x, 0.0)

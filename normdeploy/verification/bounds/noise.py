@@ -30,7 +30,7 @@ from normdeploy.graph import FLOATS, Evaluator, ExactTensor, constant_tensor, te
 from normdeploy.graph.evaluate import StandIn
 from normdeploy.graph.operator_evaluation import promote
 from normdeploy.graph.walk import nodes_in
-from normdeploy.verification.bounds.accuracy import gate_weights
+from normdeploy.verification.bounds.accuracy import gate_weights, rounds
 from normdeploy.verification.bounds.cancellation import condensed, is_looked_at, of_one_size
 from normdeploy.verification.bounds.counts import counting
 from normdeploy.verification.bounds.decisions import arithmetic_before, decides, held, held_nodes, representable
@@ -107,16 +107,21 @@ class NoisyGraph:
         return arithmetic_before(self.deciding)[0]
 
     @cached_property
-    def _counting(self) -> Collection[ir.Node]:
-        return counting(self._noisy.graph)
+    def _rounding(self) -> Collection[ir.Node]:
+        """The nodes whose results get noise."""
+        return {node for node in nodes_in(self._noisy.graph) if rounds(node)} - counting(self._noisy.graph)
+
+    @cached_property
+    def _looked_at(self) -> Collection[ir.Node]:
+        """The nodes whose operands say how much noise."""
+        return {node for node in nodes_in(self._noisy.graph) if is_looked_at(node)}
 
     @cached_property
     def _operands(self) -> Counter[str]:
         """How often a value is asked for whose size noise depends on."""
         found: Counter[str] = Counter()
-        for node in nodes_in(self._noisy.graph):
-            if is_looked_at(node):
-                found.update(str(v.name) for v in node.inputs if v is not None and constant_tensor(v) is None)
+        for node in self._looked_at:
+            found.update(str(v.name) for v in node.inputs if v is not None and constant_tensor(v) is None)
         return found
 
     @property
@@ -167,6 +172,8 @@ class NoisyGraph:
         exact: float = 0.0,
     ) -> NoiseHook:
         return NoiseHook(
+            self._rounding,
+            self._looked_at,
             roundoff,
             floor,
             seed,
@@ -178,7 +185,6 @@ class NoisyGraph:
             one_size=lambda node, index: (_named(node, index), node.op_type, index) in self._one_size,
             exact=self._arithmetic if exact else (),
             unit=exact,
-            counting=self._counting,
         )
 
     def _fed(self, feeds: Feeds, hook: NoiseHook, dtype: torch.dtype) -> dict[str, Array | Tensor]:
@@ -246,15 +252,13 @@ class NoisyGraph:
         self._roundoff = 0.0
         clean, decisions = self._clean(self._fast, feeds)
         noisy = (self._run_fast(feeds, seed + 1000 * run + 1, decisions) for run in range(runs))
-        for found in _deviations([c.astype(np.float64) for c in clean], noisy, runs):
+        for found in deviations([c.astype(np.float64) for c in clean], noisy, runs):
             yield [s * (roundoff / FAST_ROUNDOFF) for s in found]
 
     def spreads(
         self, feeds: Feeds, *, roundoff: float, floor: float, runs: int = 4, seed: int = 0, plain: bool = False
     ) -> Iterator[list[Array]]:
-        """Yield S: with each run what it is at least, whatever those that are left show, and with the last what it is.
-
-        S is the pointwise RMS deviation of noisy runs from the clean one, per output; zeros where that is not a float.
+        """Yield S per output: with each run what it is at least, and with the last what it is; zeros where no float.
 
         Args:
             feeds: the inputs. roundoff, floor: of the precision to imitate. runs: noisy runs, at least 2.
@@ -263,7 +267,7 @@ class NoisyGraph:
         clean, decisions = self._clean(self.evaluator, feeds)
         given: dict[str, Any] = {"roundoff": roundoff, "floor": floor, "plain": plain, "decisions": decisions}
         noisy = (self.run(feeds, seed=seed + 1000 * run + 1, **given).values() for run in range(runs))
-        yield from _deviations(clean, noisy, runs)
+        yield from deviations(clean, noisy, runs)
 
 
 @cache
@@ -272,15 +276,17 @@ def _pattern() -> Floats:
     return np.tile(np.random.default_rng(0).uniform(-1, 1, _PATTERN), 2)
 
 
-def _deviations(clean: Sequence[Array], noisy: Iterable[Iterable[Array]], runs: int) -> Iterator[list[Array]]:
-    """Yield the pointwise RMS deviation of runs from a clean one, those that are not made yet counted as if like it."""
+def deviations(clean: Sequence[Array], noisy: Iterable[Iterable[Array]], runs: int) -> Iterator[list[Array]]:
+    """Yield the pointwise RMS deviation of runs from a clean one, with each run; ``runs`` are counted at least, those
+    that are not made yet as if like the clean one.
+    """
     squares = [np.zeros(c.shape) for c in clean]
-    for outputs in noisy:
+    for made, outputs in enumerate(noisy, 1):
         for i, (c, n) in enumerate(zip(clean, outputs, strict=True)):
             if c.shape == n.shape and n.dtype.kind == "f":
                 with np.errstate(invalid="ignore", over="ignore"):
                     squares[i] += np.nan_to_num(np.square(n - c), nan=0.0, posinf=0.0, neginf=0.0)
-        yield [np.sqrt(s / runs) for s in squares]
+        yield [np.sqrt(s / max(runs, made)) for s in squares]
 
 
 def _named(node: ir.Node, index: int) -> str:

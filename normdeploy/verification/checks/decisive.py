@@ -25,7 +25,7 @@ from normdeploy.verification.mutation.probes import judged_cut
 from normdeploy.verification.mutation.rerun import CleanRun, Target, difference_ratio
 from normdeploy.verification.mutation.site_cuts import SAME_FILE, SAME_GRAPH
 from normdeploy.verification.mutation.split_graph import first_equal
-from normdeploy.verification.record.answers import Killer, MutantReport
+from normdeploy.verification.record.answers import Killer
 from normdeploy.verification.sides.flat_values import run_evaluator
 from normdeploy.verification.sides.part_reference import PartReference
 from normdeploy.verification.sides.subgraph import opened
@@ -97,8 +97,7 @@ def probe_decisions(context: Context, targets: Sequence[Target]) -> None:
             for target in alive:
                 moved = difference_ratio(case, clean_run.outputs, clean_run.mutated(target.site, target.mutant))
                 if moved >= case.constants.kill:
-                    found = target.mutant.name, True, moved, case.family.name, _NOTE
-                    target.report = MutantReport(*found, by=Killer.SITE)
+                    target.show(moved, case.family.name, _NOTE, by=Killer.SITE)
 
 
 def _opened_graphs(context: Context, evaluator: Evaluator) -> Cut | None:

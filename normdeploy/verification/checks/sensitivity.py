@@ -16,7 +16,6 @@ from normdeploy.verification.check_context import Context
 from normdeploy.verification.checks.decisive import probe_decisions
 from normdeploy.verification.checks.traced import check_traced
 from normdeploy.verification.family_case import Case
-from normdeploy.verification.judging.float64_outputs import logic_problems
 from normdeploy.verification.mutation.called_parts import key_of, kill_by_calls
 from normdeploy.verification.mutation.estimates import FEW, alive_of, chain_of, dead_sites, effect, kill_by_derivatives
 from normdeploy.verification.mutation.harmless import SAME_FUNCTION
@@ -31,7 +30,7 @@ from normdeploy.verification.mutation.watched_sites import Key
 from normdeploy.verification.mutation.zeros import behind_zeros
 from normdeploy.verification.record.answers import Check, Killer, MutantReport, Question, SiteReport, Status
 from normdeploy.verification.record.measured import Killed
-from normdeploy.verification.runs import judge_outputs
+from normdeploy.verification.runs import check_case
 from normdeploy.verification.samples.ranges import batch_name
 from normdeploy.verification.sides.exact_agreement import plural
 from normdeploy.verification.sides.grids import unrounded
@@ -50,8 +49,8 @@ def check_sensitivity(context: Context) -> list[Check]:
     for evaluator, sites in groups:
         unseen = behind_zeros(evaluator.graph, sites)
         for target in targets:
-            if target.evaluator is evaluator and id(target.site) in unseen:
-                target.note = unseen[id(target.site)]
+            if target.evaluator is evaluator:
+                target.note = unseen.get(target.site, "")
     everything, targets = targets, [t for t in targets if not t.note]
     prove_nothing(targets)
     targets = alive_of(targets)
@@ -107,13 +106,13 @@ def _seen_at_sites(context: Context, targets: Sequence[Target]) -> None:
         return
     by = Killer.MODULE if isinstance(context.reference, EagerReference) else Killer.DERIVATION
     dead = set() if by is Killer.MODULE else dead_sites(context, targets)
-    asked = [t for t in targets if id(t.site) not in dead]
+    asked = [t for t in targets if t.site not in dead]
     if context.links.nearly:
         _seen_within_rounding(context, asked, by)
         return
     for target in asked:
         if context.named is not None and key_of(target) in context.named:
-            target.report = MutantReport(target.mutant.name, False, 0.0, "", SAME_FUNCTION, harmless=True)
+            target.spare(SAME_FUNCTION)
     asked = alive_of(asked)
     _kill_seen(context, asked, context.watched[1], by, context.cases[0].family.name)
     between = [t for t in alive_of(asked) if t.mutant.between_rows]
@@ -133,8 +132,8 @@ def _seen_within_rounding(context: Context, asked: Sequence[Target], by: Killer)
     _kill_seen(context, asked, context.watched_coarsely, by, family)
     for target in alive_of(asked):
         if target.mutant.affine and context.watched[1].get(key_of(target), 0.0) >= kill:
-            proof = "another order of rounding of the numbers that it is folded into is as large"
-            target.report = MutantReport(target.mutant.name, False, target.ratio, family, proof, harmless=True)
+            target.family = family
+            target.spare("another order of rounding of the numbers that it is folded into is as large")
 
 
 def _kill_seen(
@@ -193,7 +192,6 @@ def _second_chance(context: Context, target: Target, *, until: float) -> list[Ch
     Args:
         until: work spent in all at which no search is begun or goes on.
     """
-    name, ratio, family = target.mutant.name, target.ratio, target.family
     if not target.unsearched:  # what was tried since then is noted already
         target.note = "no input family moves the outputs beyond rounding"
     target.unsearched = bool(context.level.search_steps) and context.effort.spent >= until
@@ -203,21 +201,12 @@ def _second_chance(context: Context, target: Target, *, until: float) -> list[Ch
     if found is not None and found[1] >= context.cases[0].constants.kill:
         case = context.case(found[0])
         context.cases.append(case)
-        target.report = MutantReport(name, True, found[1], found[0].name, "killed by an input searched for")
-        return _check_found(context, case)
+        target.show(found[1], found[0].name, "killed by an input searched for")
+        return check_case(context, case)
     if found is not None:
-        target.ratio, target.family = max((ratio, family), (found[1], found[0].name))
+        target.ratio, target.family = max((target.ratio, target.family), (found[1], found[0].name))
     target.note += ", nor does any input the search found"
     return []
-
-
-def _check_found(context: Context, case: Case) -> list[Check]:
-    """Hold the file against an input found by the search."""
-    problems, _ = logic_problems(case, context.subject.logic(case.family.feeds))
-    for setting in context.settings:
-        outputs = context.subject.run(case.family.feeds, setting)
-        problems += judge_outputs(context, case, outputs, setting)[0]
-    return [Check(Question.ROUNDING, Status.FAIL, "; ".join(problems[:4]))] if problems else []
 
 
 def _concluded(sites: Sequence[SiteReport]) -> list[Check]:

@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from normdeploy.array_types import Array, Arrays
 from normdeploy.graph import Evaluator, module_path
-from normdeploy.verification.bounds.criteria import rms
+from normdeploy.verification.bounds.criteria import finite_alike, relative_rms
 from normdeploy.verification.check_context import Context
 from normdeploy.verification.diagnosis.bundle import write_bundle
 from normdeploy.verification.family_case import Case
@@ -58,15 +58,10 @@ def _most_alike(context: Context, produced: dict[str, ir.Node]) -> tuple[ir.Mode
     return best
 
 
-def _differs(a: Array, b: Array) -> bool:
-    if a.shape != b.shape:
-        return True
-    if not is_float(a):
-        return bool((a != b).any())
-    finite = np.isfinite(a) & np.isfinite(b)
-    if bool((np.isfinite(a) != np.isfinite(b)).any()):
-        return True
-    return rms(a[finite] - b[finite]) > 16 * UNIT_ROUNDOFF["float32"] * rms(a[finite])
+def _differs(right: Array, found: Array) -> bool:
+    if not is_float(right):
+        return not np.array_equal(right, found)
+    return not finite_alike(right, found) or relative_rms(right, found) > 16 * UNIT_ROUNDOFF["float32"]
 
 
 def _with_bundle(

@@ -49,12 +49,11 @@ _LINE = re.compile(r"GraphTransformer (\S+) modified: ([01])")
 _LOADER = """
 import json, sys
 import onnxruntime as ort
-from normdeploy.onnxfile.outline import session_source
-from normdeploy.ort.byte_products import product_entries
+from normdeploy.ort.byte_products import exact_session
 path, level, disabled = json.loads(sys.argv[1])
 options = ort.SessionOptions()
-source, entries = session_source(path)
-for key, value in {**entries, **product_entries(path)}.items():
+source, entries = exact_session(path)
+for key, value in entries.items():
     options.add_session_config_entry(key, value)
 options.log_severity_level = 0
 options.graph_optimization_level = getattr(ort.GraphOptimizationLevel, level)

@@ -21,7 +21,7 @@ from torch.utils import _pytree as pytree
 from normdeploy.array_types import Array
 from normdeploy.exporting.module.asks_if_traced import traced_otherwise
 from normdeploy.graph import Evaluator, module_path
-from normdeploy.verification.bounds.criteria import rms
+from normdeploy.verification.bounds.criteria import finite_alike, rms
 from normdeploy.verification.check_context import Context
 from normdeploy.verification.family_case import Case
 from normdeploy.verification.judging.float64_outputs import logic_problems
@@ -171,6 +171,4 @@ def _floats(value: Any) -> list[Array]:
 
 def _same(a: Array, b: Array) -> bool:
     finite = np.isfinite(a)
-    if not np.array_equal(finite, np.isfinite(b)):
-        return False
-    return rms(a[finite] - b[finite]) <= _SAME * rms(a[finite])
+    return finite_alike(a, b) and rms(a[finite] - b[finite]) <= _SAME * rms(a[finite])

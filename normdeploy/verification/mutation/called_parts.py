@@ -31,7 +31,7 @@ from normdeploy.graph.walk import bodies_of
 from normdeploy.verification.check_context import Context
 from normdeploy.verification.float64_chain import FINEST
 from normdeploy.verification.mutation.mutants import Site
-from normdeploy.verification.mutation.rerun import Target
+from normdeploy.verification.mutation.rerun import Target, by_graph
 from normdeploy.verification.mutation.signed_products import SAME, Fingerprints, Prints
 from normdeploy.verification.mutation.watched_sites import MARGIN, REPEATED, Key, SiteWatch, constants_of
 from normdeploy.verification.record.answers import Killer
@@ -157,8 +157,7 @@ class CallWatch:
 
     def _compare(self, name: str, entries: Mapping[str, Tensor], result: Tensor, places: Sequence[int]) -> None:
         part = _part(self._values[name], {*entries, *self._feeds}, self._discrete)
-        sites = {id(self._targets[p].site): self._targets[p].site for p in places}
-        for site in sites.values():
+        for site in dict.fromkeys(self._targets[place].site for place in places):
             if part is None or self._values[site.output] not in part.values:
                 continue
             mine = [place for place in places if self._targets[place].site is site]
@@ -233,8 +232,8 @@ def key_of(target: Target) -> Key:
 
 def _constants(targets: Sequence[Target]) -> dict[str, Tensor]:
     found: dict[str, Tensor] = {}
-    for own in {id(target.evaluator): target.evaluator for target in targets}.values():
-        found |= constants_of(own, [target.site for target in targets if target.evaluator is own])
+    for own, sites in by_graph(targets):
+        found |= constants_of(own, sites)
     return found
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from normdeploy.array_types import Array
-from normdeploy.verification.bounds.criteria import rms
+from normdeploy.verification.bounds.criteria import finite_alike, relative_rms
 from normdeploy.verification.check_context import Context
 from normdeploy.verification.family_case import Case
 from normdeploy.verification.mutation.mutants import Mutant, Site
@@ -82,15 +82,9 @@ def _closest(
 
 def _distance(a: Sequence[Array], b: Sequence[Array]) -> float | None:
     """Return the RMS difference over the RMS value, worst over the float outputs; None if shapes differ."""
-    worst = 0.0
-    for x, y in zip(a, b, strict=True):
-        if x.shape != y.shape:
-            return None
-        if not is_float(x):
-            continue
-        p, q = np.asarray(x, np.float64), np.asarray(y, np.float64)
-        finite = np.isfinite(p) & np.isfinite(q)
-        if bool((np.isfinite(p) != np.isfinite(q)).any()):
-            return None
-        worst = max(worst, rms(p[finite] - q[finite]) / (rms(q[finite]) or 1.0))
-    return worst
+    if any(x.shape != y.shape for x, y in zip(a, b, strict=True)):
+        return None
+    floats = [(x.astype(np.float64), y.astype(np.float64)) for x, y in zip(a, b, strict=True) if is_float(x)]
+    if not all(finite_alike(x, y) for x, y in floats):
+        return None
+    return max((relative_rms(y, x) for x, y in floats), default=0.0)

@@ -22,7 +22,7 @@ from normdeploy.verification.family_case import Case
 from normdeploy.verification.mutation.derivative import Sensitivities, needed
 from normdeploy.verification.mutation.mutants import Site
 from normdeploy.verification.mutation.proofs import prove
-from normdeploy.verification.mutation.rerun import CleanRun, Target, difference_ratio
+from normdeploy.verification.mutation.rerun import CleanRun, Target, by_graph, difference_ratio
 
 _RANDOM_BELOW = 5.0
 """An estimate that is further below the bound than this is no reason to run a mutant on that family."""
@@ -56,14 +56,13 @@ def alive_of(targets: Sequence[Target]) -> list[Target]:
     return [target for target in targets if not target.killed and target.report is None]
 
 
-def dead_sites(context: Context, targets: Sequence[Target]) -> set[int]:
-    """Return the sites (by id) that no output depends on to first order, on the example: one backward pass for all.
+def dead_sites(context: Context, targets: Sequence[Target]) -> set[Site]:
+    """Return the sites that no output depends on to first order, on the example: one backward pass for all.
 
     Such a site shows nothing of the runtime's kernels behind it, whatever algebra shows of the file.
     """
-    case, dead = context.cases[0], set[int]()
-    for evaluator in {id(t.evaluator): t.evaluator for t in targets}.values():
-        sites = list({id(t.site): t.site for t in targets if t.evaluator is evaluator and not t.site.inner}.values())
+    case, dead = context.cases[0], set[Site]()
+    for evaluator, sites in by_graph([t for t in targets if not t.site.inner]):
         context.effort.spend(2, case.family.feeds)
         run = CleanRun(evaluator, case, sites, graded=True)
         generator = torch.Generator().manual_seed(context.seed)
@@ -73,7 +72,7 @@ def dead_sites(context: Context, targets: Sequence[Target]) -> set[int]:
             if y.is_floating_point() and y.requires_grad and y.numel()
         }
         found = run.gradients(signs, last=True) if signs else {}
-        dead |= {id(s) for s in sites if s.output not in found or not bool((found[s.output] != 0).any())}
+        dead |= {s for s in sites if s.output not in found or not bool((found[s.output] != 0).any())}
     return dead
 
 

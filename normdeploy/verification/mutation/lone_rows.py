@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from normdeploy.errors import GraphError
 from normdeploy.verification.check_context import Context
 from normdeploy.verification.mutation.mutants import Site
-from normdeploy.verification.mutation.rerun import Target
+from normdeploy.verification.mutation.rerun import Target, by_graph
 from normdeploy.verification.mutation.watched_sites import Key, SiteWatch
 from normdeploy.verification.samples.families import make_families
 from normdeploy.verification.samples.family import Family
@@ -47,12 +47,8 @@ def watched_on(context: Context, targets: Sequence[Target], family: Family) -> d
     evaluator, reference = context.evaluator, context.reference
     if evaluator is None:
         return {}
-    groups = [
-        (own, list({id(t.site): t.site for t in targets if t.evaluator is own}.values()))
-        for own in {id(t.evaluator): t.evaluator for t in targets}.values()
-    ]
     eager = isinstance(reference, EagerReference)
-    watch = SiteWatch(evaluator.graph, groups, family.feeds, reference=not eager)
+    watch = SiteWatch(evaluator.graph, by_graph(targets), family.feeds, reference=not eager)
     context.effort.spend(1 + eager, family.feeds)
     try:
         run_evaluator(evaluator, family.feeds, hook=watch.graph_hook)

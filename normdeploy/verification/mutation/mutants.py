@@ -61,7 +61,7 @@ class Mutant:
         return self.affine or self.same is not None
 
 
-@dataclass
+@dataclass(eq=False)
 class Site:
     """One normalization in the reference's graph.
 

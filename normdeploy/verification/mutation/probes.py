@@ -33,7 +33,7 @@ from normdeploy.verification.mutation.cut_sides import Cut
 from normdeploy.verification.mutation.mutants import Site
 from normdeploy.verification.mutation.rerun import CleanRun, Target, difference_ratio, site_groups
 from normdeploy.verification.mutation.site_cuts import cut_at, values_to_cut_at
-from normdeploy.verification.record.answers import Check, Killer, Localization, MutantReport, Question, Side, Status
+from normdeploy.verification.record.answers import Check, Killer, Localization, Question, Side, Status
 from normdeploy.verification.record.measured import Ratios
 from normdeploy.verification.runs import judge_outputs
 from normdeploy.verification.samples.families import make_families, small_spread_first
@@ -58,7 +58,7 @@ def probe_sites(context: Context, targets: Sequence[Target]) -> list[Check]:
     Returns:
         The answer; nothing where no site could be fed.
     """
-    made: dict[tuple[int, str], Cut | str] = {}
+    made: dict[tuple[Evaluator, str], Cut | str] = {}
     tried: dict[str, float] = {}
     until, left = context.effort.last(), 0
     for site, evaluator, known in _by_site(targets):
@@ -102,9 +102,9 @@ def probe_sites(context: Context, targets: Sequence[Target]) -> list[Check]:
 
 
 def _by_site(targets: Sequence[Target]) -> list[tuple[Site, Evaluator, list[Target]]]:
-    groups: dict[int, tuple[Site, Evaluator, list[Target]]] = {}
+    groups: dict[Site, tuple[Site, Evaluator, list[Target]]] = {}
     for target in targets:
-        groups.setdefault(id(target.site), (target.site, target.evaluator, []))[2].append(target)
+        groups.setdefault(target.site, (target.site, target.evaluator, []))[2].append(target)
     places = {str(v.name): i for _, e, _ in groups.values() for i, n in enumerate(e.graph) for v in n.outputs}
     return sorted(groups.values(), key=lambda group: places.get(group[0].output, len(places)))
 
@@ -165,10 +165,9 @@ def _feed(
         for target in alive:
             moved = difference_ratio(case, clean_run.outputs, clean_run.mutated(target.site, target.mutant))
             if moved >= case.constants.kill:
-                name = case.family.name
                 here = target.site.where == made.where
                 note = KILLED if here else f"exercised behind {made.where!r}, which was fed directly"
-                target.report = MutantReport(target.mutant.name, True, moved, name, note, by=Killer.SITE)
+                target.show(moved, case.family.name, note, by=Killer.SITE)
     return worst, None
 
 
@@ -227,7 +226,7 @@ def _failed(context: Context, made: Cut, case: Case, problems: list[str], target
 def _likely(context: Context, made: Cut, case: Case, targets: Sequence[Target], outputs: Sequence[Array]) -> str:
     """Name the mutant that explains the outputs: an epsilon written out at the site, or one of those that survived."""
     written = [s for _, sites in site_groups(context) for s in sites if s.is_epsilon and s.where == made.where]
-    survived = list({id(t.site): t.site for t in targets}.values())
+    survived = list(dict.fromkeys(t.site for t in targets))
     for evaluator, sites in ((made.reference.evaluator, written), (made.mutated, survived)):
         words = closest_mutant(case, CleanRun(evaluator, case, sites), sites, outputs) if sites else ""
         if words:

@@ -15,21 +15,20 @@ from normdeploy.verification.mutation.mutants import Site
 from normdeploy.verification.mutation.one_key import of_one_key, one_key_nodes
 from normdeploy.verification.mutation.rerun import CleanRun, CleanRuns, Target
 from normdeploy.verification.mutation.same_file import same_file
-from normdeploy.verification.record.answers import MutantReport
 
 
 def prove_nothing(targets: Sequence[Target]) -> None:
     """Find the mutants that change nothing, by what they were made of or where: they are neither run nor looked for."""
-    unread: dict[int, str] = {}
+    unread: dict[Site, str] = {}
     ones = {graph: one_key_nodes(graph) for graph in {target.evaluator.graph for target in targets}}
     for target in targets:
         graph = target.evaluator.graph
-        if id(target.site) not in unread:
-            unread[id(target.site)] = of_one_key(graph, target.site, ones[graph])
+        if target.site not in unread:
+            unread[target.site] = of_one_key(graph, target.site, ones[graph])
         nothing = target.mutant.nothing or (target.mutant.between_rows and one_row(target.site))
-        proof = SAME_FUNCTION if nothing else unread[id(target.site)]
+        proof = SAME_FUNCTION if nothing else unread[target.site]
         if proof:
-            target.report = MutantReport(target.mutant.name, False, 0.0, "", proof, harmless=True)
+            target.spare(proof)
 
 
 def prove(
@@ -56,8 +55,7 @@ def prove(
                 proof = only_masked_scores(clean_runs, target.site, target.mutant)
             target.harmless = proof if always or cases is None else ""
             if always:
-                known = target.mutant.name, False, target.ratio, target.family
-                target.report = MutantReport(*known, proof, harmless=True)
+                target.spare(proof)
 
 
 def prove_cancelling(context: Context, target: Target) -> None:
@@ -66,8 +64,7 @@ def prove_cancelling(context: Context, target: Target) -> None:
         return
     proof = cancels(target.evaluator, context.cases[0], target.site, target.mutant, seed=context.seed + 91)
     if proof:
-        known = target.mutant.name, False, target.ratio, target.family
-        target.report = MutantReport(*known, proof, harmless=True)
+        target.spare(proof)
 
 
 def prove_same_file(context: Context, target: Target) -> None:
@@ -77,5 +74,4 @@ def prove_same_file(context: Context, target: Target) -> None:
     clean = CleanRun(target.evaluator, context.cases[0], [target.site])
     proof = same_file(context, clean, target.site, target.mutant)
     if proof:
-        known = target.mutant.name, False, target.ratio, target.family
-        target.report = MutantReport(*known, proof, harmless=True)
+        target.spare(proof)

@@ -233,11 +233,27 @@ class Target:
         elif self.chain_ratio >= kill:
             self.killed = Killer.FLOAT64
 
+    def spare(self, proof: str) -> None:
+        """Report it as harmless."""
+        self.report = MutantReport(self.mutant.name, False, self.ratio, self.family, proof, harmless=True)
+
+    def show(self, ratio: float, family: str, note: str, by: Killer = Killer.ROUNDING) -> None:
+        """Report it as killed by an input that is none of the families'."""
+        self.report = MutantReport(self.mutant.name, True, ratio, family, note, by=by)
+
     def revive(self) -> None:
         """Take back that it was killed."""
         self.ratio = self.chain_ratio = 0.0
         self.family = self.note = ""
         self.killed = None
+
+
+def by_graph(targets: Sequence[Target]) -> list[tuple[Evaluator, list[Site]]]:
+    """Return the sites of some mutants, each once, by the graph that they are evaluated on."""
+    found: dict[Evaluator, dict[Site, None]] = {}
+    for target in targets:
+        found.setdefault(target.evaluator, {})[target.site] = None
+    return [(evaluator, list(sites)) for evaluator, sites in found.items()]
 
 
 def site_groups(context: Context) -> list[tuple[Evaluator, list[Site]]]:

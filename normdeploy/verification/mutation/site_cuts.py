@@ -35,10 +35,10 @@ _ENTRIES = 3
 
 
 def cut_at(
-    context: Context, site: Site, evaluator: Evaluator, entry: str, made: dict[tuple[int, str], Cut | str]
+    context: Context, site: Site, evaluator: Evaluator, entry: str, made: dict[tuple[Evaluator, str], Cut | str]
 ) -> Cut | str:
     """Cut at an entry, once; the reason in words where that cannot be."""
-    key = id(evaluator), entry
+    key = evaluator, entry
     if key not in made:
         made[key] = _made(context, site, evaluator, entry)
     return made[key]

@@ -16,7 +16,6 @@ from normdeploy.graph.fixed_values import fixed_nodes
 from normdeploy.verification.check_context import Context
 from normdeploy.verification.mutation.harmless import change_in_roundoffs
 from normdeploy.verification.mutation.rerun import CleanRun, Target
-from normdeploy.verification.record.answers import MutantReport
 from normdeploy.verification.sides.flat_values import Feeds
 
 _PROOF = (
@@ -37,7 +36,7 @@ def prove_unfed(context: Context, targets: Sequence[Target]) -> None:
         targets: survivors; those that are proven get their report.
     """
     cases = {tuple(tuple(feed.shape) for feed in case.family.feeds.values()): case for case in reversed(context.cases)}
-    for evaluator in {id(t.evaluator): t.evaluator for t in targets}.values():
+    for evaluator in dict.fromkeys(t.evaluator for t in targets):
         known = unfed(evaluator.graph)
         values = {str(v.name): v for v in known}
         mine = [t for t in targets if t.evaluator is evaluator and not t.site.inner and t.site.output in values]
@@ -54,9 +53,7 @@ def prove_unfed(context: Context, targets: Sequence[Target]) -> None:
                 worst[at] = max(worst[at], *changes, 0.0)
         for target, change in zip(mine, worst, strict=True):
             if change <= 1:
-                target.report = MutantReport(
-                    target.mutant.name, False, target.ratio, target.family, _PROOF.format(change), harmless=True
-                )
+                target.spare(_PROOF.format(change))
 
 
 def _results(value: ir.Value) -> list[ir.Value]:

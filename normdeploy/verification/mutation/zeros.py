@@ -19,8 +19,8 @@ from normdeploy.verification.mutation.mutants import Site
 _NAMED = 3
 
 
-def behind_zeros(graph: ir.Graph, sites: Sequence[Site]) -> dict[int, str]:
-    """Return, by the ``id`` of each site of the main graph that no output depends on, why in a sentence.
+def behind_zeros(graph: ir.Graph, sites: Sequence[Site]) -> dict[Site, str]:
+    """Return, by each site of the main graph that no output depends on, why in a sentence.
 
     Args:
         graph: the graph that the sites are in. sites: those asked about.
@@ -43,7 +43,7 @@ def behind_zeros(graph: ir.Graph, sites: Sequence[Site]) -> dict[int, str]:
         "the outputs depend on it only through weights that are all zeros, as before training "
         f"({named}): load trained weights, or draw random ones, and verify again"
     )
-    return {id(site): note for site in unseen}
+    return dict.fromkeys(unseen, note)
 
 
 def _cut_edges(graph: ir.Graph) -> dict[ir.Node, int]:

@@ -73,8 +73,8 @@ def _denormal(rng: np.random.Generator, shape: tuple[int, ...]) -> Any:
     return rng.standard_normal(shape) * 1e-40
 
 
-def _smooth(low: float, high: float) -> Fill:
-    """Draw what a camera sees: neighbours along the last two axes are alike, numbers fill a range."""
+def _smooth(high: float) -> Fill:
+    """Draw what a camera sees: neighbours along the last two axes are alike, numbers from 0 to ``high``."""
 
     def fill(rng: np.random.Generator, shape: tuple[int, ...]) -> Any:
         x = np.zeros(shape)
@@ -88,7 +88,7 @@ def _smooth(low: float, high: float) -> Fill:
             x = x + waves / turns if len(axes) else x + rng.random(shape)
         x = x + 0.1 * rng.random(shape)
         top, bottom = x.max(initial=-np.inf), x.min(initial=np.inf)
-        return low + (high - low) * (x - bottom) / (top - bottom) if top > bottom else np.full(shape, high)
+        return high * (x - bottom) / (top - bottom) if top > bottom else np.full(shape, high)
 
     return fill
 
@@ -127,8 +127,8 @@ def make_families(
         chosen = sorted({float(e) for e in epsilons if e > 0}) or [1e-5]
         ends = dict.fromkeys((chosen[0], chosen[-1]))
         first += [(Kind.SMALL_VARIANCE, f"row variance around {e:.0e}", _small_variance(e)) for e in ends]
-        other = [("image of 0 to 255", _smooth(0.0, 255.0)), ("offset 1e3", _offset), ("outlier", _outlier)]
-        more = [("image of 0 to 1", _smooth(0.0, 1.0)), ("spots", _spots), ("zeros", _full(0.0)), ("ones", _full(1.0))]
+        other = [("image of 0 to 255", _smooth(255.0)), ("offset 1e3", _offset), ("outlier", _outlier)]
+        more = [("image of 0 to 1", _smooth(1.0)), ("spots", _spots), ("zeros", _full(0.0)), ("ones", _full(1.0))]
         more.append(("denormals", _denormal))
         if any(spec.is_float and len(spec.shape) >= 3 for spec in specs):
             more.append(("border impulse", _border))

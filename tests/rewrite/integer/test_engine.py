@@ -12,6 +12,7 @@ import onnx_ir as ir
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from node_kinds import kinds
 from onnx import TensorProto, helper, numpy_helper
 from onnxruntime_outputs import run_onnxruntime
 
@@ -59,10 +60,6 @@ def folded(model, *, integer=True):
 
 def run(model, feeds):
     return run_onnxruntime(model, feeds)[0]
-
-
-def operators(model):
-    return [node.op_type for node in model.graph.node]
 
 
 def float_operators(model):
@@ -322,7 +319,7 @@ def test_ties_are_rounded_to_even_on_integers_too():
     assert (sums % 2 != 0).any()
     expected = np.clip(np.rint(sums / 2) + 3, -128, 127)  # all exact in float64
     np.testing.assert_array_equal(run(made, {"x": x}), expected)
-    assert "Gather" in operators(made)  # a search among thresholds: no multiplier has halves to even
+    assert "Gather" in kinds(made)  # a search among thresholds: no multiplier has halves to even
 
 
 def test_pools_and_views_are_done_on_integers():
@@ -349,8 +346,8 @@ def test_the_same_integers_again_are_not_computed():
     net.op("Identity", y)
     y = net.op("QuantizeLinear", back, np.float32(0.7), np.array(0, np.uint8))
     made, _ = folded(net.model(y))
-    assert operators(made).count("ConvInteger") == 1
-    assert "DequantizeLinear" not in operators(made)
+    assert kinds(made).count("ConvInteger") == 1
+    assert "DequantizeLinear" not in kinds(made)
 
 
 def test_sums_that_the_graph_has_on_integers():
@@ -373,7 +370,7 @@ def test_what_reads_a_layer_as_floats_gets_one_map_of_its_sums():
     net = Net()
     y = conv_and_scale(net, None)
     made, _ = folded(net.model(y, TensorProto.FLOAT))
-    assert operators(made) == ["ConvInteger", "Cast", "Mul"]
+    assert kinds(made) == ["ConvInteger", "Cast", "Mul"]
     x = np.full((2, 2, 4, 4), 255, np.uint8)
     expected = np.einsum("nchw,oc->nohw", x * 0.5, np.arange(-4, 4).reshape(4, 2) * 0.25)
     np.testing.assert_allclose(run(made, {"x": x}), expected, rtol=1e-6)
@@ -383,7 +380,7 @@ def test_nothing_is_written_on_integers_unless_asked_for():
     net = Net()
     y = net.op("QuantizeLinear", net.op("Relu", conv_and_scale(net, None)), np.float32(0.7), np.array(0, np.uint8))
     made, ledger = folded(net.model(y), integer=False)
-    assert "ConvInteger" not in operators(made)
+    assert "ConvInteger" not in kinds(made)
     assert not [row for row in ledger if row.kind == "quantizer"]
 
 
@@ -456,7 +453,7 @@ def test_a_layer_that_others_read_keeps_its_quantizer_and_says_who():
     made, ledger = folded(model)
     (row,) = [row for row in ledger if row.kind == "quantizer"]
     assert re.search("Conv '[^']*' in front of it is read by Sigmoid '[^']*' too", row.reason)
-    assert operators(made).count("ConvInteger") == 1  # its sums serve both
+    assert kinds(made).count("ConvInteger") == 1  # its sums serve both
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.int8])
@@ -481,7 +478,7 @@ def test_a_pool_on_integers_never_chooses_its_padding(how, dtype, tmp_path):
     model = net.model(y, TensorProto.UINT8 if dtype is np.uint8 else TensorProto.INT8)
     made, _ = folded(model)
     assert not float_operators(made)
-    assert "MaxPool" in operators(made)
+    assert "MaxPool" in kinds(made)
     x = np.random.default_rng(0).integers(0, 256, (2, 2, 4, 4)).astype(np.uint8)
     sums = np.einsum("nchw,oc->nohw", x.astype(np.int64), np.arange(-4, 4).reshape(4, 2)) * 0.125
     real = sums * np.array([0.5, 1, 2, 3]).reshape(-1, 1, 1) - np.float64(np.float32(20.1))

@@ -6,6 +6,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
+from node_kinds import kinds
 from onnx.reference import ReferenceEvaluator
 
 import normdeploy as nd
@@ -40,10 +41,6 @@ def model(body: str, results: str = "float[2,3,4] y", given: str = "float[2,3,4]
         if name in words:
             proto.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
     return proto
-
-
-def kinds(proto: onnx.ModelProto) -> list[str]:
-    return [node.op_type for node in proto.graph.node]
 
 
 def rewritten(proto: onnx.ModelProto) -> onnx.ModelProto:

@@ -6,6 +6,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
+from node_kinds import kinds
 
 import normdeploy as nd
 from normdeploy.graph import Evaluator
@@ -31,10 +32,6 @@ def model(text: str, imports: str = '"" : 20') -> ir.Model:
         if name in words:
             proto.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
     return ir.from_proto(proto)
-
-
-def kinds(graph: ir.Model) -> list[str]:
-    return [node.op_type for node in graph.graph]
 
 
 def same(source: ir.Model, result: ir.Model) -> None:

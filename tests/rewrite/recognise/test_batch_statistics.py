@@ -6,7 +6,8 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from normdeploy.rewrite.recognise import RecogniseNorms, batch_statistics
+from normdeploy.rewrite.ledger import LedgerRow
+from normdeploy.rewrite.recognise import RecogniseNorms
 from normdeploy.rewrite.rewrite_context import RewriteContext
 
 C = 6
@@ -17,6 +18,12 @@ def normalized(x, axes, shape):
     m = x.mean(axes)
     v = (x * x).mean(axes) - m * m
     return (x - m) / (v + 1e-5).sqrt() * G.reshape(shape)
+
+
+def recognised(model: ir.Model) -> list[LedgerRow]:
+    context = RewriteContext()
+    RecogniseNorms(context)(model)
+    return list(context.ledger)
 
 
 CASES = {
@@ -33,14 +40,11 @@ def test_batch_statistics_are_kept_with_the_reason(name, sketch):
     drawing = sketch()
     model = drawing.model(normalized(drawing.input(shape), axes, affine))
     kinds = [node.op_type for node in model.graph]
-    found = batch_statistics(model)
-    assert [(item.x, item.y, item.axes) for item in found] == [("x", "y0", axes)]
-    assert found[0].epsilon == pytest.approx(1e-5, rel=1e-6)
-    context = RewriteContext()
-    RecogniseNorms(context)(model)
+    (row,) = recognised(model)
     assert [node.op_type for node in model.graph] == kinds
-    (row,) = context.ledger
-    assert (row.kind, row.action) == ("batch statistics", "kept")
+    assert (row.kind, row.action, row.site) == ("batch statistics", "kept", ("y0",))
+    assert (row.detail["x"], row.detail["axes"]) == ("x", axes)
+    assert row.detail["epsilon"] == pytest.approx(1e-5, rel=1e-6)
     assert "companions" in row.reason
 
 
@@ -49,8 +53,8 @@ def test_view_to_rows_of_the_batch_is_seen_through(sketch):
     drawing = sketch()
     x = drawing.input(("n", 4, C))
     model = drawing.model(normalized(x.reshape(-1, C), (0,), (C,)).reshape(-1, 4, C))
-    (found,) = batch_statistics(model)
-    assert found.axes == (0, 1)
+    (row,) = recognised(model)
+    assert (row.kind, row.detail["axes"]) == ("batch statistics", (0, 1))
 
 
 def test_layer_norms_are_not_batch_statistics(sketch):
@@ -58,7 +62,7 @@ def test_layer_norms_are_not_batch_statistics(sketch):
     x = drawing.input(("n", 4, C))
     m = x.mean()
     model = drawing.model((x - m) / (((x - m) ** 2).mean() + 1e-5).sqrt())
-    assert batch_statistics(model) == []
+    assert [row.kind for row in recognised(model)] == ["LayerNormalization"]
 
 
 def test_one_sample_without_a_batch_is_a_layer_norm(sketch):
@@ -66,11 +70,11 @@ def test_one_sample_without_a_batch_is_a_layer_norm(sketch):
     x = drawing.input((C,))
     m = x.mean()
     model = drawing.model((x - m) / (((x - m) ** 2).mean() + 1e-5).sqrt() * G)
-    RecogniseNorms(RewriteContext())(model)
+    recognised(model)
     assert [node.op_type for node in model.graph] == ["LayerNormalization"]
 
 
-def test_training_mode_node_is_listed_and_kept():
+def test_training_mode_node_is_kept():
     model = ir.from_onnx_text(
         """
         <ir_version: 8, opset_import: ["" : 17]>
@@ -79,9 +83,4 @@ def test_training_mode_node_is_listed_and_kept():
         { y, rm, rv = BatchNormalization <training_mode = 1, epsilon = 0.001> (x, g, b, m, v) }
         """
     )
-    (found,) = batch_statistics(model)
-    assert (found.x, found.y, found.axes) == ("x", "y", ())
-    assert found.epsilon == pytest.approx(1e-3)
-    context = RewriteContext()
-    RecogniseNorms(context)(model)
-    assert [(row.kind, row.action) for row in context.ledger] == [("batch statistics", "kept")]
+    assert [(row.kind, row.action, row.site) for row in recognised(model)] == [("batch statistics", "kept", ("y",))]

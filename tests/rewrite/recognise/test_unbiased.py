@@ -8,6 +8,7 @@ import onnx_ir as ir
 import onnxruntime
 import pytest
 import torch
+from node_kinds import kinds
 
 from normdeploy.exporting.trace import trace
 from normdeploy.graph import Evaluator
@@ -68,10 +69,6 @@ DYNAMIC = {
     "groups": (groups, (2, C, 4, 5), IMAGE),
     "groups, epsilon outside": (groups_outside, (2, C, 4, 5), IMAGE),
 }
-
-
-def kinds(model):
-    return [node.op_type for node in model.graph]
 
 
 def test_without_epsilon_it_is_a_scale(sketch, reference):

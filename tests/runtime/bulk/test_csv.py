@@ -77,22 +77,27 @@ def test_two_stray_quotes_do_not_pair_up_over_lines(linear, tmp_path, pair):
     assert (result.rows, result.bad, sorted(_bad(tmp_path / "o.npz"))) == (54, 2, [1, 52])
 
 
-def test_splitting_takes_steps_in_proportion_to_the_text(monkeypatch):
+@pytest.fixture
+def lines_looked_at(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Lines that the csv module is given while records are told apart, each as often as it is given."""
+    seen: list[str] = []
+    original = csv_records.csv.reader
+
+    def looked_at(line: str) -> str:
+        seen.append(line)
+        return line
+
+    monkeypatch.setattr(csv_records.csv, "reader", lambda lines, **options: original(map(looked_at, lines), **options))
+    return seen
+
+
+def test_splitting_takes_steps_in_proportion_to_the_text(lines_looked_at):
     """Counted in lines that the csv module is given, not in time: each record looks as far as the next quote."""
-    import normdeploy.runtime.bulk.csv_records as module
-
-    looked, original = 0, module.Lines.__next__
-
-    def counting(lines):
-        nonlocal looked
-        looked += 1
-        return original(lines)
-
-    monkeypatch.setattr(module.Lines, "__next__", counting)
     for count in (1000, 4000):
-        looked, text = 0, ['1,"2,3\n', "4,5,6\n"] * count
+        text = ['1,"2,3\n', "4,5,6\n"] * count
+        lines_looked_at.clear()
         assert [bool(fault) for _, _, fault in records(text, 3, {0, 1, 2})] == [True, False] * count
-        assert looked < 3 * len(text)
+        assert len(lines_looked_at) < 3 * len(text)
 
 
 def test_text_over_lines_in_columns_that_are_not_read_is_one_record(linear, tmp_path):
@@ -248,43 +253,26 @@ def test_noise_never_ends_in_a_foreign_error(linear, tmp_path, tables):
 
 
 @pytest.mark.parametrize("line", ['a","\n', '"a""\n', '1,"2\n', '"\n', 'a,"",b\n'])
-def test_lines_that_leave_quotes_open_are_read_a_few_times_each(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lines_that_leave_quotes_open_are_read_a_few_times_each(line: str, lines_looked_at: list[str]) -> None:
     """Not each to the end of the file: two thousand lines took as long as a million."""
-    taken = []
-    following = csv_records.Lines.__next__
-
-    def counted(self: csv_records.Lines) -> str:
-        taken.append(1)
-        return following(self)
-
-    monkeypatch.setattr(csv_records.Lines, "__next__", counted)
     lines = [line] * 2000
     assert "".join(text for text, _, _ in records(lines, 3, (0, 1, 2))) == "".join(lines)
-    assert len(taken) < 4 * len(lines) + 10
+    assert len(lines_looked_at) < 4 * len(lines) + 10
 
 
 @pytest.mark.parametrize("line", ['a","\n', '"a""\n', '1,"2\n', '"\n', 'a,"",b\n', 'a","\r', "1,2\n" * 9 + 'a","\n'])
 def test_parts_of_open_quotes_take_reads_in_proportion_to_the_file(
-    line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    line: str, tmp_path: Path, lines_looked_at: list[str]
 ) -> None:
     """Not from each part to the end of the file: 160 parts of 100 lines took 80 times the file, 40 of them 20 times."""
-    handed = []
-    following = csv_records.Lines.__next__
-
-    def counted(self: csv_records.Lines) -> str:
-        found = following(self)
-        handed.append(len(found))
-        return found
-
-    monkeypatch.setattr(csv_records.Lines, "__next__", counted)
     path, read = tmp_path / "t.csv", []
     for count in (1000, 4000):
         path.write_text("a,b,c" + line[-1] + line * count, newline="")
         source = _source(path, ["a"])
-        handed.clear()
+        lines_looked_at.clear()
         rows = sum(len(block.feeds["x"]) for part in source.parts(100) for block in source.read([part]))
         assert rows == count * len(line.splitlines())
-        read.append(sum(handed) / path.stat().st_size)
+        read.append(sum(map(len, lines_looked_at)) / path.stat().st_size)
     assert max(read) < 5
     assert max(read) < 1.2 * min(read)
 
