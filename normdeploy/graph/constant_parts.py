@@ -14,6 +14,9 @@ from normdeploy.array_types import Array, Floats
 BLOCK = 1 << 17
 """Elements of a constant that are held in float64 at a time where it is computed piece by piece (1 MiB)."""
 
+SQUARE_LOST = 1e-30
+"""More than the squares of all numbers together of which float32 makes 0."""
+
 Reader = Callable[[int, int], Floats]
 """(start, stop) -> that piece of a constant, unrounded, as an array of its own."""
 
@@ -103,6 +106,24 @@ class Parts:
             factors[axis] = factors.get(axis, np.ones(1)) * operand.reshape(-1)
             parts = parts.base
         return parts, factors
+
+    def bound(self, shape: tuple[int, ...]) -> float:
+        """Return no less than the root of the sum of squares of a value of ``shape``; infinity where it is not told.
+
+        Of numbers that are stored in float32 that takes a quarter of the time of reading them in float64.
+        """
+        first = self._first()
+        if first.stored is None or any(ufunc is not np.multiply for ufunc, _ in self.steps):
+            return math.inf
+        read, total = first.stored(), SQUARE_LOST
+        with np.errstate(all="ignore"):  # what overflows is told as infinite
+            for start, stop in first.cuts(shape):
+                piece = read(start, stop).ravel(order="K")
+                if piece.dtype not in (np.float32, np.float64):
+                    return math.inf
+                total += float(np.dot(piece, piece))
+            found = 2 * math.sqrt(total) * math.prod(float(np.abs(factor).max()) for _, factor in self.steps)
+        return math.inf if math.isnan(found) else found
 
     def steps_from(self, other: Parts) -> tuple[Step, ...] | None:
         """Return what makes this value of ``other``; None where it is not made of it."""

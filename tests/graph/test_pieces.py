@@ -257,3 +257,21 @@ def test_factors_in_a_row_are_one_and_keep_their_place_among_sums():
     parts = parts64(ir.tensor(array)).scaled(one).scaled(other).shifted(added).scaled(last)
     found = np.concatenate([piece.copy() for _, _, piece in parts.pieces(array.shape)])
     np.testing.assert_allclose(found, (array * one * other + added) * last, rtol=1e-14, atol=1e-14)
+
+
+@pytest.mark.parametrize("size", [1e-30, 1e-3, 1.0, 1e25])
+@pytest.mark.parametrize("dtype", [ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16])
+def test_a_bound_is_none_too_small(dtype, size):
+    """Squares that vanish or overflow in the stored type do not make it less."""
+    rng = np.random.default_rng(0)
+    factor = rng.standard_normal((300, 1, 1)) * 1e20
+    with np.errstate(all="ignore"):
+        array = (rng.standard_normal((300, 7, 90)) * size).astype(dtype.numpy())
+        tensor = ir.tensor(array)
+        plain, scaled = (float(np.linalg.norm(array.astype(np.float64) * by)) for by in (1.0, factor))
+    parts = parts64(tensor)
+    assert parts.bound(array.shape) >= plain
+    assert parts.scaled(factor).bound(array.shape) >= scaled
+    assert parts.shifted(factor).bound(array.shape) == np.inf
+    if size == 1.0 and dtype != ir.DataType.FLOAT16:
+        assert parts.bound(array.shape) < 3 * plain

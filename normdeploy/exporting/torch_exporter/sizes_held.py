@@ -48,7 +48,7 @@ def require_free_sizes(program: Any) -> None:
 
 
 def sizes_left_out(program: Any) -> list[int]:
-    """Return the sizes next to those that a trace holds for, and 1 where that is below, where it says so of a dimension.
+    """Return the sizes next to those that a trace holds for, and 1 where that is below.
 
     A trace takes every dynamic size for 2 at least, which is no decision of forward.
     """

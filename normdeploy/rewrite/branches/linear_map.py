@@ -19,7 +19,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -44,6 +44,7 @@ class LinearMap:
         open: loads what K is made of; returns how to compute K[start:stop], float64 [stop - start, I/g, taps...].
         bias: computes b as float64 [O]; None for zero.
         piecewise: whether some rows of K cost less than all of them.
+        bound: computes no less than the root of the sum of squares of K's numbers; infinity where nobody knows.
     """
 
     outs: int
@@ -54,6 +55,7 @@ class LinearMap:
     open: Callable[[], Reader]
     bias: Callable[[], Floats] | None = None
     piecewise: bool = True
+    bound: Callable[[], float] = field(default=lambda: math.inf)
 
     @classmethod
     def diagonal(
@@ -66,7 +68,11 @@ class LinearMap:
             return np.array(np.broadcast_to(column, (stop - start, 1, *window.size)))
 
         channels = len(scale)
-        return cls(channels, channels, channels, window, sizes, lambda: rows, bias)
+
+        def bound() -> float:
+            return float(np.sqrt(np.square(scale).sum() * math.prod(window.size)))
+
+        return cls(channels, channels, channels, window, sizes, lambda: rows, bias, bound=bound)
 
     @classmethod
     @functools.lru_cache(maxsize=256)
@@ -166,6 +172,7 @@ class LinearMap:
             load,
             (lambda: np.sum([bias() for bias in biases], axis=0)) if biases else None,
             self.piecewise and other.piecewise,
+            lambda: self.bound() + other.bound(),
         )
 
     def __matmul__(self, first: LinearMap) -> LinearMap:
@@ -201,6 +208,7 @@ class LinearMap:
             lambda: _composed(self, first, window, group),
             None if self.bias is None and first.bias is None else lambda: _bias_after(self, first),
             (self.is_diagonal or first.is_diagonal) and self.piecewise and first.piecewise,
+            lambda: self.bound() * first.bound() * math.sqrt(math.prod(self.window.size)),
         )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import onnx_ir as ir
@@ -130,7 +130,7 @@ def _convolution(node: ir.Node) -> Reading | None:
     read = None if shift is None else lambda: tensor64(shift)
     ins, group = shape[1] * linear.groups, linear.groups
     mapping = LinearMap(shape[0], ins, group, window, sizes, in_rows or whole, read, piecewise=in_rows is not None)
-    return Reading(source, (node,), mapping)
+    return Reading(source, (node,), mapping if parts is None else replace(mapping, bound=lambda: parts.bound(shape)))
 
 
 def _transposed(node: ir.Node) -> Reading | None:

@@ -39,9 +39,13 @@ def has_own_bias(reading: Reading, frame: Frame) -> bool:
 def fits(reading: Reading) -> bool:
     """Tell whether kernel and bias can be stored."""
     dtype, mapping = dtype_of(required(main_node(reading), 1)), reading.map
+    if mapping.bias is not None and not storable(dtype, mapping.bias()):
+        return False
+    if storable(dtype, np.array(mapping.bound())):
+        return True
     parts = mapping.parts
     kernel = (mapping.kernel(),) if parts is None else (piece for _, _, piece in parts.pieces(mapping.shape))
-    return all(storable(dtype, piece) for piece in kernel) and (mapping.bias is None or storable(dtype, mapping.bias()))
+    return all(storable(dtype, piece) for piece in kernel)
 
 
 def write(region: Region, reading: Reading, frame: Frame, *, result: ir.Value, after: ir.Node) -> ir.Node:

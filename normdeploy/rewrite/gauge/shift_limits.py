@@ -2,7 +2,7 @@ r"""What a value may carry: a shift that is folded costs precision where it is l
 
 1. *Values far from zero* are not summed before a norm has taken their mean off
    (:mod:`normdeploy.rewrite.affine.far_from_zero`). Towards the inputs there is nothing to lose: an operator in front
-   of a norm makes the large values anyway.
+   of a norm makes the large values anyway. Nor is there where only differences of values are looked at (Softmax).
 
 2. *Streams.* relu(s x + t) = s relu(x + t / s): the shift t / s goes to whatever writes the residual stream x, which
    carries it for all its readers and is rounded with it. A norm brings x to 1 by its scale s, so u = t / s may not be
@@ -19,7 +19,7 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
-from normdeploy.graph.traits import Trait, has
+from normdeploy.graph.traits import Trait, has, is_standard
 from normdeploy.rewrite.affine.affine_node import affine_map, is_affine, origins_of
 from normdeploy.rewrite.affine.far_from_zero import DEVIATION, is_centred, is_far, offset_in
 from normdeploy.rewrite.affine.operator_names import describe, readers
@@ -29,6 +29,9 @@ from normdeploy.rewrite.gauge.rules.weights import VANISHES
 
 DIGITS = 1e-8
 """Relative difference above which what is taken up elsewhere is not the map that disappears."""
+
+_BLIND = ("Softmax", "LogSoftmax", "ArgMax", "ArgMin", "Hardmax")
+"""Operators that look at differences of what they read alone: no sum is made of an offset, and none is taken off."""
 
 STAYS_BEHIND = 1e-9
 """Share of a map's shift above which what is carried of it is not all."""
@@ -110,14 +113,16 @@ def far(gone: Sequence[ir.Node], solution: Solution) -> dict[ir.Node, str]:
 
 
 def _summing(value: ir.Value, gone: set[ir.Node], solution: Solution) -> ir.Node | None:
-    """Return an operator that reads a shifted value, or what a map that disappears too makes of it."""
+    """Return an operator that computes with a shifted value, or with what moves and maps that go, too, make of it."""
     values = [value]
     while values:
         value = values.pop()
-        for reader in readers(value) if solution.shift(solution.ties.of[value]).any() else ():
-            if not is_affine(reader):
+        gauge = solution.ties.of.get(value)
+        for reader in readers(value) if gauge is not None and solution.shift(gauge).any() else ():
+            if reader in gone or has(reader, Trait.MOVES | Trait.JOINS):
+                values += reader.outputs
+            elif not is_affine(reader) and not is_standard(reader, *_BLIND):
                 return reader
-            values += reader.outputs if reader in gone else []
     return None
 
 

@@ -109,6 +109,31 @@ def test_backward_nothing_is_lost(graph, fold, seed):
     assert fold(g).folded().agree(g.feeds(rng, N=3)).ops == {"Gemm": 1}
 
 
+@pytest.mark.parametrize("op_type", ["Softmax", "LogSoftmax", "Hardmax"])
+def test_what_looks_at_differences_alone_needs_no_offset_taken_off(graph, fold, op_type):
+    """Rows a thousand deviations from zero: what stands behind the offset makes of them what it makes of the others."""
+    rng = np.random.default_rng(3)
+    offset = rng.uniform(500, 2000, (WIDTH, 1)).astype(np.float32)
+
+    def network(*, kept):
+        g = graph(dtype=np.float32)
+        y = g.op("Sub", g.input("x", ["N", WIDTH, 7]), offset)
+        y = g.op("Relu", y) if kept else y
+        g.output(g.op(op_type, g.op("Transpose", y, perm=[0, 2, 1]), axis=1))
+        return fold(g)
+
+    result = network(kept=False)
+    assert result.actions == ["folded"]
+    assert result.ops == {"Transpose": 1, op_type: 1}
+    assert network(kept=True).actions == ["kept"]
+    x = (offset + rng.normal(size=(30, WIDTH, 7))).astype(np.float32)
+    centred = (x.astype(np.float64) - offset).transpose(0, 2, 1)
+    soft = np.exp(centred) / np.exp(centred).sum(1, keepdims=True)
+    hard = (centred == centred.max(1, keepdims=True)).astype(np.float64)
+    truth = {"Softmax": soft, "LogSoftmax": np.log(soft), "Hardmax": hard}[op_type]
+    assert error(result.after, {"x": x}, truth) < 2 * error(result.before, {"x": x}, truth) + 1e-9
+
+
 @pytest.mark.parametrize("between", [(), ("Identity",), ("Mul",)])
 def test_maps_in_a_row_are_still_one(graph, fold, between):
     rng = np.random.default_rng(0)

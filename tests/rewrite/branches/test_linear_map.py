@@ -41,7 +41,8 @@ def maps(draw, rank: int, ins: int, outs: int) -> LinearMap:
     def read(start: int, stop: int) -> np.ndarray:
         return kernel[start:stop].copy()
 
-    return LinearMap(outs, ins, group, window, SIZES[:rank], lambda: read, given_bias)
+    size = float(np.linalg.norm(kernel))
+    return LinearMap(outs, ins, group, window, SIZES[:rank], lambda: read, given_bias, bound=lambda: size)
 
 
 @st.composite
@@ -64,11 +65,12 @@ def same(got: np.ndarray, expected: np.ndarray) -> None:
 
 
 def in_pieces(mapping: LinearMap) -> None:
-    """A kernel is the same read row by row as read at once."""
+    """A kernel is the same read row by row as read at once, and its numbers are as small as its bound says."""
     read = mapping.open()
     rows = [read(row, row + 1) for row in range(mapping.outs)]
     np.testing.assert_allclose(np.concatenate(rows), mapping.kernel(), rtol=1e-12, atol=1e-14)
     assert mapping.kernel().shape == mapping.shape
+    assert np.linalg.norm(mapping.kernel()) <= mapping.bound() * (1 + 1e-12)
 
 
 @settings(deadline=None, max_examples=150)
@@ -113,6 +115,8 @@ def test_a_diagonal_is_its_scale_and_its_bias(convolve, data, rank, channels):
     other = data.draw(maps(rank, channels, channels))
     through = LinearMap.identity(channels, SIZES[:rank])
     same(apply(other @ through, x, convolve), apply(other, x, convolve))
+    in_pieces(mapping)
+    in_pieces(through)
     same(apply((-other).shifted(lambda: bias), x, convolve), bias.reshape(spread) - apply(other, x, convolve))
 
 

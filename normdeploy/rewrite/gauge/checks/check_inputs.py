@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import zip_longest
 
 import numpy as np
 import onnx_ir as ir
@@ -34,6 +35,9 @@ Draw = Callable[[RewriteContext, list[ir.Node], list[ir.Value]], dict[ir.Value, 
 
 _FEW = 2
 """Positions that stand for all that are treated alike."""
+
+_FEW_AXES = 2
+"""Axes along which an operator that looks at one place at a time sees so many: four places tell as much as more."""
 
 _PROBE_SIZES = (2, 3, 5, 4, 6)
 """Sizes of dynamic dimensions, one after the other."""
@@ -94,22 +98,22 @@ def _few_feeds(at: Solution) -> Draw:
         if shapes is None or any(value not in at.ties.of for value in inputs):
             return {}
         rank = max((value.shape.rank() for value in inputs if value.shape is not None), default=0)
-        widest = [1] * max(rank, *(len(shape) for shape in shapes))
-        for shape in shapes:
-            for axis, size in enumerate(reversed(shape)):
-                widest[-1 - axis] = max(widest[-1 - axis], size)
+        turned = [tuple(shape)[::-1] for shape in ((1,) * rank, *shapes)]
+        widest = [max(sizes) for sizes in zip_longest(*turned, fillvalue=1)][::-1]
+        free = [axis for axis in range(-len(widest), 0) if widest[axis] == 1]
+        once = free[:-_FEW_AXES] if has(nodes[0], Trait.POINTWISE) else []
         sizes: dict[str, int] = {}
         feeds: dict[ir.Value, Tensor] = {}
         for value in inputs:
             dims = []
-            for axis, dim in enumerate(own := value.shape or ()):
-                free = widest[axis - len(own)] == 1
+            for axis, dim in enumerate((own := value.shape or ()), -len(own)):
+                few = 1 if axis in once else _FEW
                 if isinstance(dim, int):
-                    dims.append(min(dim, _FEW) if free else dim)
-                elif not free:  # beside a constant of that size
-                    dims.append(widest[axis - len(own)])
+                    dims.append(min(dim, few) if axis in free else dim)
+                elif axis not in free:  # beside a constant of that size
+                    dims.append(widest[axis])
                 else:
-                    dims.append(sizes.setdefault(dim.value or f"{value.name}.{axis}", 2))
+                    dims.append(sizes.setdefault(dim.value or f"{value.name}.{axis}", few))
             feeds[value] = context.normal(dims)
         return feeds
 

@@ -106,7 +106,8 @@ def _check_of(context: RewriteContext, edit: Edit) -> Check | None:
             drawn |= {value: torch.softmax(drawn[value], axis) for value, axis in axes.items() if axis is not None}
             plain = {value: _plain(at, value, drawn[value]) for value in read}
             far = any(is_far(at, value) for value in read)  # what rounding hides is looked for position by position
-            ahead = Ahead({value: _scaled(at, value, drawn[value]) for value in read}, None if far else context.rng)
+            later = {value: _plain(at, value, drawn[value], moved=False) for value in read}
+            ahead = Ahead(later, None if far else context.rng)
             expected = evaluate_region(nodes, plain, results, ahead=ahead)
             for value, found in zip(results, expected, strict=True):
                 _require_cells(at.ties.of.get(value), found)
@@ -151,21 +152,16 @@ def _gauge_of(at: Solution, value: ir.Value, edit: Edit) -> Gauge | None:
     return found
 
 
-def _plain(at: Solution, value: ir.Value, drawn: Tensor) -> Tensor:
-    """Return s x' + t."""
+def _plain(at: Solution, value: ir.Value, drawn: Tensor, *, moved: bool = True) -> Tensor:
+    """Return s x' + t; or s x' alone, by which the old weight is multiplied in the new product."""
     gauge = at.ties.of.get(value)
-    if gauge is None or not drawn.is_floating_point() or at.is_identity(gauge):
+    if gauge is None or not drawn.is_floating_point():
+        return drawn
+    scale, shift = at.scale(gauge), at.shift(gauge) if moved else np.zeros(1)
+    if (scale == 1).all() and not shift.any():
         return drawn
     _require_cells(gauge, drawn)
-    return torch.from_numpy(np.asarray(at.scale(gauge) * drawn.numpy() + at.shift(gauge)))  # a scalar's is no array
-
-
-def _scaled(at: Solution, value: ir.Value, drawn: Tensor) -> Tensor:
-    """Return s x', by which the old weight is multiplied in the new product: the new one has s as a factor."""
-    gauge = at.ties.of.get(value)
-    if gauge is None or not drawn.is_floating_point() or (at.scale(gauge) == 1).all():
-        return drawn
-    return torch.from_numpy(np.asarray(at.scale(gauge) * drawn.numpy()))
+    return torch.from_numpy(np.asarray(scale * drawn.numpy() + shift))  # a scalar's is no array
 
 
 def _require_cells(gauge: Gauge | None, drawn: Tensor) -> None:

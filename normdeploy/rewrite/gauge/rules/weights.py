@@ -15,6 +15,7 @@ import onnx_ir as ir
 
 from normdeploy.array_types import Floats
 from normdeploy.graph import ExactTensor, compress, constant_tensor, parts64, tensor64
+from normdeploy.graph.constant_parts import SQUARE_LOST
 from normdeploy.graph.operator_inputs import optional
 from normdeploy.graph.weight import Weight
 from normdeploy.rewrite.affine.affine_node import affine_map, is_affine
@@ -31,9 +32,6 @@ NOTHING = 2.0**-100
 
 _PIECE = 1 << 16
 """Numbers that are looked at together."""
-
-_SQUARE_LOST = 1e-30
-"""More than the squares of all numbers together of which float32 makes 0."""
 
 
 def divided(numbers: Floats, scale: Floats) -> Floats:
@@ -211,7 +209,7 @@ def _bounds(weight: Weight, rows: Sequence[int]) -> tuple[float, float]:
     By a sum of squares in the type of the weight: one look at each number, which is all that most weights need.
     """
     at = tuple(0 if axis in rows else slice(None) for axis in range(len(weight.shape)))
-    square, shown = _SQUARE_LOST, math.inf
+    square, shown = SQUARE_LOST, math.inf
     with np.errstate(all="ignore"):  # what overflows here is looked at closely
         for piece in _pieces(weight):
             flat = piece.ravel(order="K")
