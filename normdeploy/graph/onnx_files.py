@@ -54,6 +54,7 @@ def load_graph(
     if read is not None:
         with suppress(ValueError, IndexError):  # names that are refused below, fields that protobuf skips
             places = raw_places(read.content)
+    _without_maps(proto, name)
     check_model(proto, name, lengths={stored: length for stored, (_, length) in places.items()})
     for tensor, place in file.external:
         point_to(tensor, place, str(place.file))  # checked: no folder to be joined with, and no check to come
@@ -73,6 +74,23 @@ def load_graph(
         if isinstance(stored, ir.ExternalTensor):
             replace(_mapped(stored))
     return model
+
+
+def _without_maps(proto: onnx.ModelProto, name: str) -> None:
+    """Refuse a graph whose inputs or outputs are maps, as classifiers of scikit-learn are written by default.
+
+    Raises:
+        GraphError: one is; the message names it and the remedy.
+    """
+    for value in (*proto.graph.input, *proto.graph.output):
+        kind = value.type
+        while kind.WhichOneof("value") in ("sequence_type", "optional_type"):
+            kind = getattr(kind, str(kind.WhichOneof("value"))).elem_type
+        if kind.WhichOneof("value") == "map_type":
+            raise GraphError(
+                f"{value.name!r} of {name} is a map or a sequence of maps; expected a tensor: leave the ZipMap out "
+                "(skl2onnx and onnxmltools do with options={'zipmap': False})"
+            )
 
 
 def _mapped(tensor: ir.ExternalTensor) -> ir.TensorProtocol:

@@ -14,11 +14,10 @@ import numpy as np
 import onnx_ir as ir
 import torch
 
-from normdeploy.array_types import Array
+from normdeploy.array_types import Arrays
 from normdeploy.graph import Evaluator
 
-Feeds = dict[str, Array]
-Run = Callable[[Feeds], Mapping[str, torch.Tensor]]
+Run = Callable[[Arrays], Mapping[str, torch.Tensor]]
 
 # a sample and two companions: the smallest batch whose variance is no function of one difference
 _BATCH = 3
@@ -64,7 +63,7 @@ def batched_inputs(inputs: Sequence[tuple[str, Sequence[Any]]]) -> tuple[list[st
     return names, first if isinstance(first, int) else None
 
 
-def companions(feeds: Feeds, batched: Sequence[str], size: int, seed: int) -> Feeds:
+def companions(feeds: Arrays, batched: Sequence[str], size: int, seed: int) -> Arrays:
     """Return feeds whose sample 0 is that of ``feeds`` and whose other samples are drawn anew.
 
     Args:
@@ -94,7 +93,7 @@ def companions(feeds: Feeds, batched: Sequence[str], size: int, seed: int) -> Fe
 
 
 def dependence(
-    run: Run, feeds: Feeds, batched: Sequence[str], static: int | None, *, tolerance: float
+    run: Run, feeds: Arrays, batched: Sequence[str], static: int | None, *, tolerance: float
 ) -> Dependence | None:
     """Return the dependence of sample 0 on its companions; None if there is none, or no batch to show it in.
 
@@ -124,7 +123,7 @@ def dependence(
     return worst
 
 
-def arises_at(model: ir.Model, feeds: Feeds, batched: Sequence[str], static: int | None) -> ir.Node | None:
+def arises_at(model: ir.Model, feeds: Arrays, batched: Sequence[str], static: int | None) -> ir.Node | None:
     """Return the first node that takes sample 0 together with its companions; None if none is found.
 
     Args:

@@ -21,6 +21,7 @@ from normdeploy.report.page import (
     Page,
     Section,
     Table,
+    checks_table,
 )
 from normdeploy.report.page import (
     Text as Paragraphs,
@@ -177,11 +178,7 @@ def _became(row: Mapping[str, Any]) -> Cell:
 
 
 def _verdict(verdict: Mapping[str, Any]) -> Section:
-    checks: list[list[Cell]] = [
-        [check["name"], Badge(check["status"], STATUS_TONES.get(check["status"], "neutral")), check["detail"]]
-        for check in verdict["checks"]
-    ]
-    blocks: list[Block] = [Table(["check", "result", "detail"], checks)]
+    blocks: list[Block] = [checks_table(verdict["checks"])]
     if verdict["sites"]:
         sites = _sites(verdict["sites"])
         caption = "A mutant is the graph with one deliberate error; a check that does not notice it proves nothing."

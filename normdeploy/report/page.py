@@ -7,21 +7,22 @@ The page loads nothing from elsewhere: style and pictures (SVG) are inlined, and
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import jinja2
 
 Tone = Literal["good", "warn", "bad", "neutral"]
 
-#: How a verdict's status looks.
+#: How the status of a verdict, or of a check, looks.
 STATUS_TONES: dict[str, Tone] = {
     "pass": "good",
     "weak": "warn",
     "not-exercised": "warn",
     "fail": "bad",
     "error": "bad",
+    "note": "neutral",
 }
 
 
@@ -74,6 +75,12 @@ class Table:
             and all(row[i] is None or isinstance(row[i], (int, float)) for row in self.rows)
             for i in range(len(self.columns))
         ]
+
+
+def checks_table(checks: Iterable[Mapping[str, Any]], caption: str = "") -> Table:
+    """List the checks of a verdict: name, answer and what was found."""
+    rows = [[check["name"], Badge(check["status"], STATUS_TONES[check["status"]]), check["detail"]] for check in checks]
+    return Table(["check", "answer", "what was found"], rows, caption)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import Any
 from normdeploy.intervals import Interval
 from normdeploy.report import console
 from normdeploy.report.latency_sections import MICRO
-from normdeploy.report.page import STATUS_TONES, Badge, Block, Cell, Section, Table
+from normdeploy.report.page import STATUS_TONES, Block, Cell, Section, Table, checks_table
 from normdeploy.report.page import Text as Paragraphs
 
 _HEAD = ("", "95 % interval", "less than float32", "error of outputs", "bytes", "µs per call")
@@ -48,11 +48,7 @@ def quantized_section(quantized: Mapping[str, Any]) -> Section:
         head = [f"{quantized['measure']}, 95 % interval" if at == 1 else word for at, word in enumerate(_HEAD)]
         caption = "Quality and losses are of the test split; losses are of the same samples, row by row."
         blocks.append(Table(head, cells, caption))
-    checks: list[list[Cell]] = [
-        [check["name"], Badge(check["status"], STATUS_TONES.get(check["status"], "neutral")), check["detail"]]
-        for check in verdict["checks"]
-    ]
-    blocks.append(Table(["check", "result", "detail"], checks, f"The trained int8 file against its module: {status}."))
+    blocks.append(checks_table(verdict["checks"], f"The trained int8 file against its module: {status}."))
     if verdict["reasons"]:
         blocks.append(Paragraphs(verdict["reasons"], STATUS_TONES[status]))
     lead = (

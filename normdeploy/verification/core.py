@@ -58,6 +58,7 @@ from normdeploy.verification.sides.graph_reference import GraphReference
 from normdeploy.verification.sides.quantizer_ends import own_ends
 from normdeploy.verification.sides.sessions import Setting
 from normdeploy.verification.sides.subject import Subject
+from normdeploy.verification.sides.table_rows import own_tables
 from normdeploy.verification.sides.watch import Watch
 
 _DEPTH = 0.7
@@ -186,8 +187,11 @@ def _ask(context: Context, example: Arrays, data: Any) -> None:
         context.checks += check_proven(context)
         if context.proven is not None:
             graph = context.reference.graph
-            opened = (row.node for row in context.proven.open)
-            ends = {} if graph is None else own_ends(opened, nodes_in(graph.graph))
+            opened = [row.node for row in context.proven.open]
+            ends: dict[str, tuple[int, ...]] = {}
+            if graph is not None:
+                source = list(nodes_in(graph.graph))
+                ends = {**own_ends(opened, source), **own_tables(opened, source)}
             names = frozenset({*context.proven.to_be_seen, *ends})
             if names:
                 context.subject.watch = Watch(names, ends)

@@ -9,8 +9,10 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
+import onnx_ir as ir
+
 from normdeploy.errors import GraphError
-from normdeploy.graph.derivation import MOST_BYTES, Derivation, read_derivation
+from normdeploy.graph.derivation import MOST_BYTES, Derivation, Hint, dataflow_keys, read_derivation
 from normdeploy.onnxfile.light import own_digest
 from normdeploy.onnxfile.named_bytes import NamedBytes
 from normdeploy.verification.record.certificate import certificate_path, certified_derivation
@@ -35,6 +37,12 @@ class Hints:
     origin: str = ANEW
     rejected: str = ""
     anew: Derivation | None = None
+
+
+def unchanged(source: ir.Model) -> Derivation:
+    """Return the hints for a file that is the source as it is."""
+    keys = dataflow_keys(source.graph)
+    return Derivation(tuple(Hint(str(v.name), str(v.name), key) for v, key in keys.items() if v.name))
 
 
 def kept_hints(path: str | os.PathLike[str], copy: str | os.PathLike[str] | NamedBytes, anew: Derivation) -> Hints:

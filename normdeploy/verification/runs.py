@@ -19,8 +19,8 @@ from normdeploy.verification.judging.outputs import OutputResult, hold_against
 from normdeploy.verification.judging.parts import InParts, held_in_parts
 from normdeploy.verification.judging.precision import drop_in_words
 from normdeploy.verification.moved_constants import MovedConstants
-from normdeploy.verification.record.answers import HISTOGRAM_EDGES, Measurement
-from normdeploy.verification.sides.exact_agreement import is_float, signature_problems
+from normdeploy.verification.record.answers import HISTOGRAM_EDGES, Check, Measurement, Question, Status
+from normdeploy.verification.sides.exact_agreement import is_float, shortened, signature_problems
 from normdeploy.verification.sides.flat_values import Feeds
 from normdeploy.verification.sides.grids import quantizes
 from normdeploy.verification.sides.sessions import Setting
@@ -107,6 +107,22 @@ def judge_outputs(
             )
             problems.append("; ".join(filter(None, (text, words, parts.why))))
     return problems, worst
+
+
+def check_case(context: Context, case: Case) -> list[Check]:
+    """Hold the file against one more case, in float64 and as it is deployed."""
+    feeds = case.family.feeds
+    try:
+        problems, _ = logic_problems(case, context.subject.logic(feeds))
+        if problems:
+            return [Check(Question.LOGIC, Status.FAIL, shortened(problems))]
+        for setting in context.settings:
+            problems, _ = judge_outputs(context, case, context.subject.run(feeds, setting), setting)
+            if problems:
+                return [Check(Question.ROUNDING, Status.FAIL, f"under {setting}: {shortened(problems)}")]
+    except GraphError as error:
+        return [Check(Question.ROUNDING, Status.FAIL, f"{case.family.name}: {error}")]
+    return []
 
 
 def _in_parts(context: Context, case: Case, ran: Ran, setting: Setting) -> InParts:

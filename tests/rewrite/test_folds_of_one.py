@@ -9,7 +9,8 @@ import pytest
 from onnx.reference import ReferenceEvaluator
 
 from normdeploy.rewrite import rewrite
-from normdeploy.verification.derivation.checker import check_derivation, unchanged
+from normdeploy.verification.derivation.checker import check_derivation
+from normdeploy.verification.hints import unchanged
 
 
 def model(given: str, body: str, results: str, axes: tuple[int, ...] = (2, 3)) -> onnx.ModelProto:

@@ -67,3 +67,30 @@ def test_a_branch_that_no_input_takes_is_not_exercised(tmp_path: Path):
     assert verdict.status == "not-exercised", verdict.summary()
     assert "'m_a'" in verdict.reasons[0]
     assert "m_p" not in verdict.reasons[0]
+
+
+DISTANCES = """<ir_version: 8, opset_import: ["": 18]> g (float[n,4] x) => (float[n,3] y)
+    <float[3,4] points = {1, 2, 3, 4, 0, 1, 0, 1, -1, -2, 0.5, 0}, int64[1] last = {-1}> {
+    kept, apart = Scan <num_scan_inputs = 1, body = b (float[n,4] state, float[4] point) =>
+        (float[n,4] state_out, float[n] distance) {
+        state_out = Identity (state) d = Sub (state, point) distance = ReduceSumSquare <keepdims = 0> (d, last) }> (%s)
+    y = %s }"""
+"""Squared distances as other tools write them: what is looked through, turn by turn, is stored."""
+
+SUMS = """<ir_version: 8, opset_import: ["": 18]> g (float[n,4] x) => (float[4] y)
+    <float[4] start = {1, 2, 3, 4}> {
+    y, each = Scan <num_scan_inputs = 1, body = b (float[4] state, float[4] row) => (float[4] state_out, float[4] out) {
+        state_out = Add (state, row) out = Identity (row) }> (start, x) }"""
+"""A sum that begins with stored numbers."""
+
+
+@pytest.mark.parametrize("text", [DISTANCES % ("x, points", "Transpose <perm = [1, 0]> (apart)"), SUMS])
+def test_a_body_that_is_fed_constants_is_confirmed(text: str, tmp_path: Path) -> None:
+    paths = []
+    for name, stored in (("written", "3, 4"), ("damaged", "3, 4.001")):
+        paths.append(tmp_path / f"{name}.onnx")
+        onnx.save(parser.parse_model(text.replace("3, 4", stored)), paths[-1])
+    verdict = verify(paths[0], paths[0], level="quick")
+    assert verdict.check("derivation").status == "pass", verdict.summary()
+    assert verdict.status == "pass", verdict.summary()
+    assert verify(*paths, level="quick").status == "fail"

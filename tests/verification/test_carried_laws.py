@@ -19,7 +19,8 @@ from onnx.reference import ReferenceEvaluator
 from reference_operators import GlobalLpPool
 
 from normdeploy.graph.derivation import Derivation, Hint
-from normdeploy.verification.derivation.checker import check_derivation, unchanged
+from normdeploy.verification.derivation.checker import check_derivation
+from normdeploy.verification.hints import unchanged
 
 Arrays = dict[str, np.ndarray]
 

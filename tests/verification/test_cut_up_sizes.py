@@ -9,8 +9,9 @@ import pytest
 from onnx import numpy_helper
 
 from normdeploy.graph.derivation import Derivation, Hint
-from normdeploy.verification.derivation.checker import check_derivation, unchanged
+from normdeploy.verification.derivation.checker import check_derivation
 from normdeploy.verification.derivation.related.report import Report
+from normdeploy.verification.hints import unchanged
 
 HEAD = '<ir_version: 10, opset_import: ["": 20]> g '
 RNG = np.random.default_rng(0)

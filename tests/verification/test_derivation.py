@@ -30,9 +30,10 @@ from normdeploy.parsing.recipe import load_recipe
 from normdeploy.rewrite import rewrite
 from normdeploy.verification.checks.by_algebra import assignments
 from normdeploy.verification.derivation import checker
-from normdeploy.verification.derivation.checker import check_derivation, unchanged
+from normdeploy.verification.derivation.checker import check_derivation
 from normdeploy.verification.derivation.related.report import Report
 from normdeploy.verification.derivation.side import result_sizes
+from normdeploy.verification.hints import unchanged
 from normdeploy.verification.record.certificate import certify, check_certificate
 from normdeploy.verification.samples.example import example_from_file
 from normdeploy.verification.samples.ranges import input_specs

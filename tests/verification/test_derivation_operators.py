@@ -17,7 +17,8 @@ from onnx import AttributeProto, GraphProto, ModelProto, TensorProto, helper, nu
 from normdeploy.graph import load_graph, save_graph
 from normdeploy.graph.derivation import Derivation
 from normdeploy.rewrite import rewrite
-from normdeploy.verification.derivation.checker import check_derivation, unchanged
+from normdeploy.verification.derivation.checker import check_derivation
+from normdeploy.verification.hints import unchanged
 
 Sizes = list[dict[str, tuple[int, ...]]]
 

@@ -14,7 +14,8 @@ from damaged_sizes import SIZES
 from onnxruntime_outputs import run_onnxruntime
 
 from normdeploy.graph.derivation import Derivation
-from normdeploy.verification.derivation.checker import check_derivation, unchanged
+from normdeploy.verification.derivation.checker import check_derivation
+from normdeploy.verification.hints import unchanged
 
 PAIRS = [*OPERATORS, *SIZES, *BODIES]
 DAMAGES = [pytest.param(one, wrong, id=f"{one.name}: {wrong[:40]}") for one in PAIRS for wrong in one.wrong]

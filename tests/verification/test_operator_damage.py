@@ -24,7 +24,8 @@ from normdeploy.parsing.recipe import load_recipe
 from normdeploy.rewrite import RewriteResult, rewrite
 from normdeploy.verification import verify
 from normdeploy.verification.checks.by_algebra import assignments
-from normdeploy.verification.derivation.checker import check_derivation, unchanged
+from normdeploy.verification.derivation.checker import check_derivation
+from normdeploy.verification.hints import unchanged
 from normdeploy.verification.samples.families import make_families
 from normdeploy.verification.samples.ranges import InputRange, input_specs
 

@@ -10,7 +10,8 @@ import pytest
 
 import normdeploy as nd
 from normdeploy.graph import load_graph
-from normdeploy.verification.derivation.checker import check_derivation, unchanged
+from normdeploy.verification.derivation.checker import check_derivation
+from normdeploy.verification.hints import unchanged
 
 SIZES = [{"x": (2, n, 4)} for n in (3, 5, 6)]
 HEAD = "g (float[N,T,4] x) => (float[N,T,4] y) { n = Shape<start = 1, end = 2>(x) %s }"

@@ -18,7 +18,8 @@ from normdeploy.errors import NormdeployError
 from normdeploy.graph import Evaluator
 from normdeploy.graph.derivation import Derivation
 from normdeploy.rewrite import rewrite
-from normdeploy.verification.derivation.checker import check_derivation, unchanged
+from normdeploy.verification.derivation.checker import check_derivation
+from normdeploy.verification.hints import unchanged
 
 FOLLOWED = (2, 3, 5)
 """Sizes of the batch that the checker follows."""

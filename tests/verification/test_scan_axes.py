@@ -14,8 +14,9 @@ from torch import Tensor, nn
 
 import normdeploy as nd
 from normdeploy.graph import load_graph
-from normdeploy.verification.derivation.checker import check_derivation, unchanged
+from normdeploy.verification.derivation.checker import check_derivation
 from normdeploy.verification.derivation.side.checked_side import Side
+from normdeploy.verification.hints import unchanged
 
 SCAN = """<ir_version: 8, opset_import: ["": 17]>
 g (float[n, k, 4] x, float[k, n] s) => (float[n, 4] last, float[n, 4, k] y)

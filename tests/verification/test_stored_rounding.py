@@ -10,9 +10,10 @@ import onnx_ir as ir
 import pytest
 
 from normdeploy.verification import verify
-from normdeploy.verification.derivation.checker import check_derivation, unchanged
+from normdeploy.verification.derivation.checker import check_derivation
 from normdeploy.verification.derivation.gauges import alike, composed
 from normdeploy.verification.derivation.related.stored_rounding import compare
+from normdeploy.verification.hints import unchanged
 
 FLOAT = ir.DataType.FLOAT
 SIZES = [(20, 20), (130, 120)]

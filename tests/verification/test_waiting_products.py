@@ -13,8 +13,9 @@ from torch import nn
 from normdeploy.exporting.trace import trace
 from normdeploy.graph.derivation import Derivation, Hint
 from normdeploy.rewrite import RewriteResult, rewrite
-from normdeploy.verification.derivation.checker import check_derivation, unchanged
+from normdeploy.verification.derivation.checker import check_derivation
 from normdeploy.verification.derivation.laws import linear_laws
+from normdeploy.verification.hints import unchanged
 
 SIZES = [{"x": (2, 5, 8)}, {"x": (3, 7, 8)}]
 PRODUCT = "val_3"  # of the second layer, whose weights take up the scale behind it

@@ -12,8 +12,9 @@ from onnxruntime_outputs import run_onnxruntime
 import normdeploy as nd
 from normdeploy.graph import load_graph
 from normdeploy.graph.derivation import Derivation
-from normdeploy.verification.derivation.checker import check_derivation, unchanged
+from normdeploy.verification.derivation.checker import check_derivation
 from normdeploy.verification.derivation.related.report import Report
+from normdeploy.verification.hints import unchanged
 from normdeploy.verification.record.answers import Question, Status
 
 HEAD = '<ir_version: 8, opset_import: ["": 17]>'

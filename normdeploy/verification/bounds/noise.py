@@ -30,7 +30,7 @@ from normdeploy.graph import FLOATS, Evaluator, ExactTensor, constant_tensor, te
 from normdeploy.graph.evaluate import StandIn
 from normdeploy.graph.operator_evaluation import promote
 from normdeploy.graph.walk import nodes_in
-from normdeploy.verification.bounds.accuracy import gate_weights
+from normdeploy.verification.bounds.accuracy import gate_weights, rounds
 from normdeploy.verification.bounds.cancellation import condensed, is_looked_at, of_one_size
 from normdeploy.verification.bounds.counts import counting
 from normdeploy.verification.bounds.decisions import arithmetic_before, decides, held, held_nodes, representable
@@ -107,16 +107,21 @@ class NoisyGraph:
         return arithmetic_before(self.deciding)[0]
 
     @cached_property
-    def _counting(self) -> Collection[ir.Node]:
-        return counting(self._noisy.graph)
+    def _rounding(self) -> Collection[ir.Node]:
+        """The nodes whose results get noise."""
+        return {node for node in nodes_in(self._noisy.graph) if rounds(node)} - counting(self._noisy.graph)
+
+    @cached_property
+    def _looked_at(self) -> Collection[ir.Node]:
+        """The nodes whose operands say how much noise."""
+        return {node for node in nodes_in(self._noisy.graph) if is_looked_at(node)}
 
     @cached_property
     def _operands(self) -> Counter[str]:
         """How often a value is asked for whose size noise depends on."""
         found: Counter[str] = Counter()
-        for node in nodes_in(self._noisy.graph):
-            if is_looked_at(node):
-                found.update(str(v.name) for v in node.inputs if v is not None and constant_tensor(v) is None)
+        for node in self._looked_at:
+            found.update(str(v.name) for v in node.inputs if v is not None and constant_tensor(v) is None)
         return found
 
     @property
@@ -167,6 +172,8 @@ class NoisyGraph:
         exact: float = 0.0,
     ) -> NoiseHook:
         return NoiseHook(
+            self._rounding,
+            self._looked_at,
             roundoff,
             floor,
             seed,
@@ -178,7 +185,6 @@ class NoisyGraph:
             one_size=lambda node, index: (_named(node, index), node.op_type, index) in self._one_size,
             exact=self._arithmetic if exact else (),
             unit=exact,
-            counting=self._counting,
         )
 
     def _fed(self, feeds: Feeds, hook: NoiseHook, dtype: torch.dtype) -> dict[str, Array | Tensor]:
@@ -252,9 +258,7 @@ class NoisyGraph:
     def spreads(
         self, feeds: Feeds, *, roundoff: float, floor: float, runs: int = 4, seed: int = 0, plain: bool = False
     ) -> Iterator[list[Array]]:
-        """Yield S: with each run what it is at least, whatever those that are left show, and with the last what it is.
-
-        S is the pointwise RMS deviation of noisy runs from the clean one, per output; zeros where that is not a float.
+        """Yield S per output: with each run what it is at least, and with the last what it is; zeros where no float.
 
         Args:
             feeds: the inputs. roundoff, floor: of the precision to imitate. runs: noisy runs, at least 2.

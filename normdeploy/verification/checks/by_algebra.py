@@ -16,12 +16,12 @@ from normdeploy.graph.exact import constant_tensor
 from normdeploy.graph.operator_evaluation import OPERATOR_ERRORS
 from normdeploy.verification.bounds.criteria import rms
 from normdeploy.verification.check_context import Context
-from normdeploy.verification.derivation.checker import check_derivation, unchanged
+from normdeploy.verification.derivation.checker import check_derivation
 from normdeploy.verification.derivation.related.report import Report, Row
 from normdeploy.verification.derivation.side.operands import kind
 from normdeploy.verification.derivation.side.plainly import written_plainly
 from normdeploy.verification.derivation.side.value_facts import copied
-from normdeploy.verification.hints import PLAIN, Hints
+from normdeploy.verification.hints import PLAIN, Hints, unchanged
 from normdeploy.verification.record.answers import Check, Question, Status
 from normdeploy.verification.record.measured import Confirmed, OpenOperator
 from normdeploy.verification.samples.families import make_families

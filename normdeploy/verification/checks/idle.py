@@ -19,14 +19,12 @@ from normdeploy.graph import Evaluator, constant_tensor
 from normdeploy.graph.traits import Trait, has
 from normdeploy.verification.check_context import Context
 from normdeploy.verification.checks.reference_runs import add_case
-from normdeploy.verification.family_case import Case
-from normdeploy.verification.judging.float64_outputs import logic_problems
 from normdeploy.verification.record.answers import Check, Question, Status
-from normdeploy.verification.runs import judge_outputs
+from normdeploy.verification.runs import check_case
 from normdeploy.verification.samples.ranges import InputRange
 from normdeploy.verification.sides.exact_agreement import plural, shortened
 from normdeploy.verification.sides.flat_values import Feeds, run_evaluator
-from normdeploy.verification.sides.watch import Watch, same_tensor
+from normdeploy.verification.sides.watch import NEGATED, Watch, same_tensor
 
 
 def check_idle(context: Context) -> list[Check]:
@@ -94,27 +92,11 @@ def _wake(context: Context, watched: Sequence[tuple[Watch | None, Evaluator | No
             context.waiting.remove(family)
             add_case(context, family)
         for case in context.cases[known:]:
-            wrong = _judged(context, case)
+            wrong = check_case(context, case)
             if wrong:
                 return wrong
             for watch, graph in sides:
                 _sees(watch, graph, family.feeds)
-    return []
-
-
-def _judged(context: Context, case: Case) -> list[Check]:
-    """Hold the file against one more case, in float64 and as it is deployed."""
-    feeds = case.family.feeds
-    try:
-        problems, _ = logic_problems(case, context.subject.logic(feeds))
-        if problems:
-            return [Check(Question.LOGIC, Status.FAIL, shortened(problems))]
-        for setting in context.settings:
-            problems, _ = judge_outputs(context, case, context.subject.run(feeds, setting), setting)
-            if problems:
-                return [Check(Question.ROUNDING, Status.FAIL, f"under {setting}: {shortened(problems)}")]
-    except GraphError as error:
-        return [Check(Question.ROUNDING, Status.FAIL, f"{case.family.name}: {error}")]
     return []
 
 
@@ -130,6 +112,12 @@ def _idle(context: Context, watch: Watch | None, evaluator: Evaluator | None) ->
 
 
 def _what(watch: Watch, node: ir.Node) -> str:
+    if node.op_type == "Gather":
+        name = str(node.outputs[0].name)
+        left = [row for row in watch.ends[name] if row not in watch.reached[name]]
+        return (
+            f"read its table, which the reference does not have, and never {shortened([f'row {row}' for row in left])}"
+        )
     if str(node.outputs[0].name) in watch.ends:
         return "cuts elsewhere than any quantizer of the reference, and never reached both ends"
     if has(node, Trait.COMPARES) or _is_truth(node):
@@ -137,6 +125,8 @@ def _what(watch: Watch, node: ir.Node) -> str:
     number = watch.numbers.get(str(node.outputs[0].name))
     if number is not None and has(node, Trait.ADDS):
         return f"added {number:.3g} to nothing near 0"
+    if number is None and watch.same.get(str(node.outputs[0].name)) == {NEGATED}:
+        return "returned the negative of what it read"
     return "returned what it read" if number is None else f"returned {number:g} everywhere"
 
 

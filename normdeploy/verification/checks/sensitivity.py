@@ -16,7 +16,6 @@ from normdeploy.verification.check_context import Context
 from normdeploy.verification.checks.decisive import probe_decisions
 from normdeploy.verification.checks.traced import check_traced
 from normdeploy.verification.family_case import Case
-from normdeploy.verification.judging.float64_outputs import logic_problems
 from normdeploy.verification.mutation.called_parts import key_of, kill_by_calls
 from normdeploy.verification.mutation.estimates import FEW, alive_of, chain_of, dead_sites, effect, kill_by_derivatives
 from normdeploy.verification.mutation.harmless import SAME_FUNCTION
@@ -31,7 +30,7 @@ from normdeploy.verification.mutation.watched_sites import Key
 from normdeploy.verification.mutation.zeros import behind_zeros
 from normdeploy.verification.record.answers import Check, Killer, MutantReport, Question, SiteReport, Status
 from normdeploy.verification.record.measured import Killed
-from normdeploy.verification.runs import judge_outputs
+from normdeploy.verification.runs import check_case
 from normdeploy.verification.samples.ranges import batch_name
 from normdeploy.verification.sides.exact_agreement import plural
 from normdeploy.verification.sides.grids import unrounded
@@ -203,20 +202,11 @@ def _second_chance(context: Context, target: Target, *, until: float) -> list[Ch
         case = context.case(found[0])
         context.cases.append(case)
         target.show(found[1], found[0].name, "killed by an input searched for")
-        return _check_found(context, case)
+        return check_case(context, case)
     if found is not None:
         target.ratio, target.family = max((target.ratio, target.family), (found[1], found[0].name))
     target.note += ", nor does any input the search found"
     return []
-
-
-def _check_found(context: Context, case: Case) -> list[Check]:
-    """Hold the file against an input found by the search."""
-    problems, _ = logic_problems(case, context.subject.logic(case.family.feeds))
-    for setting in context.settings:
-        outputs = context.subject.run(case.family.feeds, setting)
-        problems += judge_outputs(context, case, outputs, setting)[0]
-    return [Check(Question.ROUNDING, Status.FAIL, "; ".join(problems[:4]))] if problems else []
 
 
 def _concluded(sites: Sequence[SiteReport]) -> list[Check]:

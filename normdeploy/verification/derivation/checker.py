@@ -31,7 +31,7 @@ import onnx_ir as ir
 
 from normdeploy.array_types import Shape
 from normdeploy.errors import GraphError
-from normdeploy.graph.derivation import Derivation, Hint, dataflow_keys
+from normdeploy.graph.derivation import Derivation, Hint
 from normdeploy.graph.inlining import inline_functions
 from normdeploy.graph.operator_evaluation import OPERATOR_ERRORS
 from normdeploy.verification.derivation.gauges import Claim
@@ -48,14 +48,14 @@ from normdeploy.verification.derivation.laws.same_operator import confirm_cast, 
 from normdeploy.verification.derivation.laws.tables import confirm_table
 from normdeploy.verification.derivation.laws.written import confirm_written
 from normdeploy.verification.derivation.nearby import nearby, region_nearby
-from normdeploy.verification.derivation.regions.analytic import confirm_analytic
+from normdeploy.verification.derivation.regions.analytic import ANALYTIC, confirm_analytic
 from normdeploy.verification.derivation.regions.over_rows import laws_over_rows
 from normdeploy.verification.derivation.related.hinted_values import Hinted
 from normdeploy.verification.derivation.related.relation import Finding, Proof, Relation, Target
 from normdeploy.verification.derivation.related.report import Report, Row, rows_behind
 from normdeploy.verification.derivation.related.stored_rounding import Wrong
 from normdeploy.verification.derivation.related.unrounded import Constants
-from normdeploy.verification.derivation.related.waiting import shifted
+from normdeploy.verification.derivation.related.waiting import leads_to, shifted
 from normdeploy.verification.derivation.side.affine_laws import back, step_of
 from normdeploy.verification.derivation.side.beyond import alike_beyond
 from normdeploy.verification.derivation.side.checked_side import Side
@@ -90,12 +90,6 @@ def check_derivation(
     relation = Relation(ours, Side(_flat(file), ours.followed, beside=ours), further=further)
     with np.errstate(over="ignore", invalid="ignore"):  # gauges that leave float64's range are no identity
         return _Checker(relation, derivation).run(outputs)
-
-
-def unchanged(source: ir.Model) -> Derivation:
-    """Return the hints for a file that is the source as it is."""
-    keys = dataflow_keys(source.graph)
-    return Derivation(tuple(Hint(str(v.name), str(v.name), key) for v, key in keys.items() if v.name))
 
 
 def _flat(model: ir.Model) -> ir.Model:
@@ -215,13 +209,17 @@ class _Checker:
         if behind is not None and any(self.hints.of(behind)):
             self.waiting[value] = node
             return
+        inside = not (hinted or asked) and leads_to(relation.file, value, ANALYTIC, lambda v: any(self.hints.of(v)))
         proven = self._as_hinted(row, value, hinted)
-        for read in [] if proven else [v for v in node.inputs if v is not None and v in self.waiting]:
+        for read in [] if proven or inside else [v for v in node.inputs if v is not None and v in self.waiting]:
             self._value(self.waiting.pop(read), read, asked=True)
             proven = self._as_hinted(row, value, hinted)
         if not proven:
             targets = list(nearby(relation, node, value))
             proven = any(self._try(row, value, target) for target in targets)
+            if inside and not proven:  # of a region whose result has a hint
+                self.waiting[value] = node
+                return
             if not proven and (found := region_nearby(relation, value, targets, self.constants)) is not None:
                 self._prove(node, found)
                 proven = True

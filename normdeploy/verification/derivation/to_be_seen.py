@@ -15,7 +15,7 @@ from normdeploy.graph.traits import Trait, has
 from normdeploy.graph.walk import values_read
 from normdeploy.verification.derivation.related.relation import Relation
 from normdeploy.verification.derivation.related.report import Row
-from normdeploy.verification.derivation.side.beyond import NO_END, decides
+from normdeploy.verification.derivation.side.beyond import NO_END, decides, is_one_sided
 from normdeploy.verification.derivation.side.body_graphs import bodies_of
 from normdeploy.verification.derivation.side.checked_side import Side
 from normdeploy.verification.derivation.side.operands import inputs_of, kind
@@ -94,6 +94,7 @@ def lost(relation: Relation, explained: Collection[ir.Node]) -> list[str]:
         makers = [claim.value.producer() for claim in held]
         if not any(maker in explained for maker in makers) and (guards or _may_do_nothing(source, node)):
             found.update({} if _keeps_all(source, node) else {str(node.outputs[0].name): None})
+        found.update({str(one.outputs[0].name): None for one in _deciding(source, node)})
         read = [v for v in values_read(node) if v not in seen]
         queue += read
         seen.update(read)
@@ -134,7 +135,7 @@ def _deciding(side: Side, node: ir.Node) -> Iterator[ir.Node]:
         if made is None or not decides(side, value):
             continue
         read = [v for v in inputs_of(made) if v is not None]
-        if has(made, Trait.COMPARES) or kind(made) in _BOUNDS:
+        if has(made, Trait.COMPARES) or kind(made) in _BOUNDS or (side.follows(value) and is_one_sided(side, made)):
             yield made
         queue += [v for v in read if v not in seen]
         seen.update(read)

@@ -21,7 +21,7 @@ from normdeploy.report.page import (
     Section,
     Table,
     Text,
-    Tone,
+    checks_table,
     render_page,
 )
 from normdeploy.report.pictures import BOUND, EAGER, OURS, depth_curve, drawing, svg
@@ -31,14 +31,6 @@ from normdeploy.verification.record.answers import HISTOGRAM_EDGES, Localization
 if TYPE_CHECKING:
     from normdeploy.verification.record.verdict import Verdict
 
-_CHECK_TONES: dict[Status, Tone] = {
-    Status.PASS: "good",
-    Status.FAIL: "bad",
-    Status.ERROR: "bad",
-    Status.NOT_EXERCISED: "warn",
-    Status.WEAK: "warn",
-    Status.NOTE: "neutral",
-}
 _LEADS = {
     Status.PASS: "The file computes what its reference computes, and every check could have failed.",
     Status.WEAK: "The reference could not be run in float64, or has no graph: the verdict rests on less than a pass.",
@@ -83,10 +75,7 @@ def _checks(verdict: Verdict) -> Section:
             ("runs judged", str(len(verdict.measurements)), f"in {sum(verdict.seconds.values()):.1f} s"),
         )
     )
-    rows: list[list[Cell]] = [
-        [check.name, Badge(check.status, _CHECK_TONES[check.status]), check.detail] for check in verdict.checks
-    ]
-    return Section("Checks", (cards, WORDS, Table(("check", "answer", "what was found"), rows)))
+    return Section("Checks", (cards, WORDS, checks_table(map(asdict, verdict.checks))))
 
 
 def _localization(found: Localization) -> Section:

@@ -10,13 +10,21 @@ import onnx_ir as ir
 import torch
 from torch import Tensor
 
+from normdeploy.array_types import Array
 from normdeploy.graph import constant_tensor
 from normdeploy.graph.operator_evaluation import as_constant, promote
 from normdeploy.graph.traits import Trait, has
 from normdeploy.verification.sides.flat_values import Feeds
 
+NEGATED = -1
+"""In place of an operand's place: its negative, which is all that an Abs returns of numbers below 0."""
+
 _NEAR = 64.0
 """How many times a number is what it is added to, at most, where it shows what it does."""
+
+
+_OF_SIZES = frozenset({"Div", "Mod", "Sign", "BitShift", "Floor", "Ceil", "Round"})
+"""Operators that are watched where they decide on sizes: 0 for all sizes below some number shows nothing."""
 
 
 @dataclass
@@ -35,12 +43,13 @@ class Watch:
         numbers: the one number that all of a result was in every run so far, None if it was not; of a sum the number
             that keeps it from 0.
         values: all values of the run at hand.
-        ends: of the integers that some quantizers among them make; these act where both were reached.
+        ends: of the integers that some quantizers among them make; these act where both were reached. Of what reads a
+            table the rows; it acts where each was chosen.
         reached: those that were.
     """
 
     names: frozenset[str]
-    ends: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    ends: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     reached: dict[str, set[int]] = field(default_factory=dict)
     runs: int = 0
     acted: set[str] = field(default_factory=set)
@@ -77,7 +86,7 @@ class Watch:
             return
         self.ran[name] = node
         if name in self.ends:
-            made = results[0].numpy()
+            made = results[0].numpy() if node.op_type != "Gather" else self._rows(node, len(self.ends[name]))
             self.reached.setdefault(name, set()).update(end for end in self.ends[name] if (made == end).any())
             if len(self.reached[name]) == len(self.ends[name]):
                 self.acted.add(name)
@@ -91,12 +100,19 @@ class Watch:
             self._see_sum(name, node)
             return
         same = {place for place, value in enumerate(node.inputs) if same_tensor(self._held(value), results[0])}
+        if node.op_type == "Abs" and same_tensor(self._held(node.inputs[0]), -results[0]):
+            same.add(NEGATED)
         self.same[name] = self.same.get(name, same) & same
-        number = _one_number(results[0])
+        number = _one_number(results[0], of_sizes=node.op_type in _OF_SIZES)
         if self.numbers.setdefault(name, number) != number:
             self.numbers[name] = None
         if not self.same[name] and self.numbers[name] is None:
             self.acted.add(name)
+
+    def _rows(self, node: ir.Node, count: int) -> Array:
+        """Return the rows of a table that an operator read."""
+        index = self._held(node.inputs[1])
+        return np.zeros(0, np.int64) if index is None else np.unique(index.numpy()) % count
 
     def _see_sum(self, name: str, node: ir.Node) -> None:
         """See whether a number that keeps a sum from 0 was ever large beside what it is added to."""
@@ -121,9 +137,9 @@ class Watch:
         return {name: node for name, node in self.ran.items() if name not in self.acted}
 
 
-def _one_number(made: Tensor) -> float | None:
-    """Return the number that all elements of a float tensor are; None where they differ, or it is of another type."""
-    if not made.is_floating_point() or not made.dim():
+def _one_number(made: Tensor, *, of_sizes: bool) -> float | None:
+    """Return the number that all elements of a tensor are; None where they differ, or are no floats and no sizes."""
+    if not of_sizes and not (made.is_floating_point() and made.dim()):
         return None
     first = made.reshape(-1)[0]
     return float(first) if bool((made == first).all()) else None

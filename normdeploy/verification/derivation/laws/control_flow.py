@@ -18,7 +18,7 @@ from normdeploy.verification.derivation.laws.same_operator import equal, same_re
 from normdeploy.verification.derivation.related.relation import Finding, Proof, Relation
 from normdeploy.verification.derivation.related.stored_rounding import Wrong
 from normdeploy.verification.derivation.side.attributes import difference
-from normdeploy.verification.derivation.side.body_graphs import bodies_of, fed, opened
+from normdeploy.verification.derivation.side.body_graphs import bodies_of, opened
 from normdeploy.verification.derivation.side.checked_side import Side
 from normdeploy.verification.derivation.side.operands import inputs_of, kind, with_attributes
 from normdeploy.verification.derivation.side.zero_guards import smaller_guard
@@ -89,7 +89,7 @@ def _inside(relation: Relation, ours: tuple[ir.Node, ir.Graph], theirs: tuple[ir
     sides, bodies = [], []
     for side, (node, graph) in ((relation.source, ours), (relation.file, theirs)):
         body = opened(graph, side.imports, side.type_of)
-        given = [fed(node, body, run) for run in side.runs]
+        given = [side.given(node, body, run) for run in side.runs]
         if not given or any(one is None for one in given):
             return None
         bodies.append(body)

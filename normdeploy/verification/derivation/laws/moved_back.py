@@ -69,7 +69,7 @@ def _followed(relation: Relation, w: ir.Value, v: ir.Value, k: int, depth: int) 
     gauge = [
         part.reshape((1,) * made.dim())
         if part.numel() == 1
-        else run_moves(side, w, {first: part.expand(ids.shape)}.get, k)
+        else torch.from_numpy(compress(run_moves(side, w, {first: part.expand(ids.shape)}.get, k).numpy()))
         for part in (scale, shift)
     ]
     return made, gauge[0], gauge[1], assumed

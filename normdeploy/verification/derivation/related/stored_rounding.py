@@ -152,6 +152,7 @@ class _Numbers:
         have = self.have
         worst, furthest, count, beyond, near = "", 0.0, 0, 0, True
         index: tuple[int, ...] = ()
+        alone: tuple[int, ...] = ()
         for cut in self._cuts():
             expected = self._expected(cut)
             if self._are_plainly(cut, expected):
@@ -167,14 +168,33 @@ class _Numbers:
                 at = tuple(int(i) for i in np.unravel_index(int(np.argmax(far)), far.shape))
                 index = (at[0] + cut.start, *at[1:])
                 worst = f"is {float(have[index]):.9g} at {{}}; expected {expected[at]:.12g}"
-            beyond += int((~(off <= allowed + self._of_the_largest(self._most)) & ~good).sum())
+            out = ~(off <= allowed + self._of_the_largest(self._most)) & ~good
+            beyond += int(out.sum())
+            if beyond == 1 and out.any():
+                alone = tuple(int(i) for i in np.unravel_index(int(np.argmax(out)), out.shape))
+                alone = (alone[0] + cut.start, *alone[1:])
             near &= bool((good | (off <= allowed + _NEAR * np.maximum(np.abs(expected), self.sizes[cut]))).all())
         if not count:
             return Wrong("", rounding=True)
         copies = self._are_copies()
         text = f"{worst.format(list(place(index)))} ({count} of {have.size} numbers differ)"
         lone = near and (copies or 0 < 2 * beyond < have.size)
+        lone = lone or (beyond == 1 and self._no_scale_moves(alone))
         return Wrong(text, not (beyond or copies), among_right=lone, near=near)
+
+    def _no_scale_moves(self, at: tuple[int, ...]) -> bool:
+        """Tell whether a number, all others being right, is none that another scale of a result or an operand makes.
+
+        That moves all of a row, or of a column. A number of the same row and column is right, or one of each.
+        """
+        if self.have.ndim < 2:
+            return False
+        row, column = self._expected(slice(at[0], at[0] + 1))[0] != 0, self._column(at[1]) != 0
+        both = int(row[at[1]].sum())
+        return both > 1 or (int(row.sum()) > both and int(column.sum()) > both)
+
+    def _column(self, place: int) -> Floats:
+        return np.concatenate([self._expected(cut)[:, place] for cut in self._cuts()])
 
     def _are_plainly(self, at: slice, expected: Floats) -> bool:
         """Tell whether some rows are what is expected, or the float32 nearest to it: the plain case, told fast."""

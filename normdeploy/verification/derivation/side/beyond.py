@@ -9,6 +9,7 @@ by the same operators on the same numbers.
 from __future__ import annotations
 
 from collections.abc import Hashable
+from itertools import combinations
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -66,7 +67,7 @@ def _decides(side: Side, value: ir.Value) -> bool:
         return is_cut(side, node.inputs[0])
     if not side.follows(value):
         return False
-    return any(decides(side, read) for read in inputs_of(node)) or _is_one_sided(side, node)
+    return any(decides(side, read) for read in inputs_of(node)) or is_one_sided(side, node)
 
 
 def is_cut(side: Side, value: ir.Value | None) -> bool:
@@ -99,7 +100,8 @@ def cuts(side: Side, node: ir.Node) -> bool:
     return kind(node) == "Slice" and _slices(side, node)
 
 
-def _is_one_sided(side: Side, node: ir.Node) -> bool:
+def is_one_sided(side: Side, node: ir.Node) -> bool:
+    """Tell whether an operator on numbers that follow from sizes decides, and did so alike at all that were tried."""
     name, inputs = kind(node), inputs_of(node)
     inputs = inputs[:1] if name == "CastLike" else inputs  # of the other only its type is read
     if name in _EVEN:
@@ -116,7 +118,7 @@ def _is_one_sided(side: Side, node: ir.Node) -> bool:
         return False  # the same numbers at all sizes, repeated as often as these say: a mask for each of a batch
     made = _at(side, node.outputs[0])
     if name in _COMPARES and len(inputs) > 1:
-        return any(_apart(side, inputs, read, place) for place in range(1, len(read)))
+        return any(_apart(side, inputs, read, pair) for pair in combinations(range(len(read)), 2))
     if name in ("Abs", "Relu"):
         return not _is_positive(side, inputs[0])
     if name in _QUOTIENTS:
@@ -125,8 +127,11 @@ def _is_one_sided(side: Side, node: ir.Node) -> bool:
         return all((np.abs(a) < np.abs(b)).all() for a, b in zip(*read, strict=True))
     if name in ("Cast", "CastLike"):
         types = side.type_of(node.outputs[0]), None if inputs[0] is None else side.type_of(inputs[0])
-        if types[0] in FLOATS or (types[0] in _INTEGERS and types[1] in (*_INTEGERS, ir.DataType.BOOL)):
+        if types[0] in _REALS or (types[0] in _INTEGERS and types[1] in (*_INTEGERS, ir.DataType.BOOL)):
             return False
+        wide = types[0] in (*_INTEGERS, ir.DataType.BOOL)
+        if not wide and (made is None or all(map(np.array_equal, made, read[0]))):
+            return True  # what a narrow type wraps, or rounds, is beyond what was tried
     if name in _ROUNDS:
         return made is None or not _varies(made) or _is_one_number(made)
     if name == "Trilu" and made is not None:
@@ -140,6 +145,8 @@ def _of_numbers(node: ir.Node) -> bool:
 
 
 _INTEGERS = (ir.DataType.INT32, ir.DataType.INT64)
+_REALS = (ir.DataType.FLOAT, ir.DataType.DOUBLE)
+"""Types that hold every size; others wrap or round what is beyond their digits."""
 
 
 def _at(side: Side, value: ir.Value) -> list[Array] | None:
@@ -161,20 +168,29 @@ def _is_one_number(arrays: list[Array]) -> bool:
     return bool(one.size) and all(array.size and (array == one).all() for array in arrays)
 
 
-def _apart(side: Side, inputs: list[ir.Value | None], read: list[list[Array]], place: int) -> bool:
-    """Tell whether one operand was always on one side of another, and need not be."""
-    off = [np.asarray(a, np.float64) - b for a, b in zip(read[0], read[place], strict=True)]
+def _apart(side: Side, inputs: list[ir.Value | None], read: list[list[Array]], pair: tuple[int, int]) -> bool:
+    """Tell whether one of two operands was always on one side of the other, and need not be."""
+    first, second = pair
+    off = [np.asarray(a, np.float64) - b for a, b in zip(read[first], read[second], strict=True)]
     every = np.concatenate([array.reshape(-1) for array in off])
     if not every.size or ((every > 0).any() and (every < 0).any()) or (every == every[0]).all():
         return False
-    pairs = ((inputs[0], read[place]), (inputs[place], read[0]))
-    if any(_is_positive(side, one) and not any((array > 0).any() for array in other) for one, other in pairs):
+    pairs = ((inputs[first], read[second]), (inputs[second], read[first]))
+    if any(_is_positive(side, one) and _stays_below(other) for one, other in pairs):
         return False
-    if any(array.shape != off[0].shape for array in (*off, *read[0], *read[place])):
+    if any(array.shape != off[0].shape for array in (*off, *read[first], *read[second])):
         return True
     # a target of Expand is compared to -1, which says of one size that it stays: the others are sizes, and above it
-    clear = [_positive_at(side, one) & ~np.any([array > 0 for array in other], axis=0) for one, other in pairs]
+    clear = [
+        _positive_at(side, one) & np.all([(array <= 0) & (array == other[0]) for array in other], axis=0)
+        for one, other in pairs
+    ]
     return bool((np.any([array != off[0] for array in off], axis=0) & ~np.any(clear, axis=0)).any())
+
+
+def _stays_below(arrays: list[Array]) -> bool:
+    """Tell whether a number is at most 0, and the same at each assignment: n - 1000 is below 0 where it was tried."""
+    return not _varies([compress(array) for array in arrays]) and not any((array > 0).any() for array in arrays)
 
 
 def _positive_at(side: Side, value: ir.Value | None) -> npt.NDArray[np.bool_]:
@@ -203,11 +219,19 @@ def _is_positive(side: Side, value: ir.Value | None) -> bool:
         return False
     if kind(node) in ("Shape", "Size"):
         return True
+    if kind(node) == "Cast" and not _keeps_above(side, node):
+        return False
     if kind(node) in ("Gather", "Reshape", "Squeeze", "Unsqueeze", "Identity", "Cast", "Expand", "Slice", "Split"):
         return _is_positive(side, node.inputs[0])
     return kind(node) in ("Add", "Mul", "Concat", "Max", "ReduceProd") and all(
         _is_positive(side, read) for read in inputs_of(node)[: 1 if kind(node) == "ReduceProd" else None]
     )
+
+
+def _keeps_above(side: Side, node: ir.Node) -> bool:
+    """Tell whether a Cast leaves what is above 0 above it: 0.1 n in integers is 0 for small n, 256 in 8 bits is 0."""
+    made, read = side.type_of(node.outputs[0]), None if node.inputs[0] is None else side.type_of(node.inputs[0])
+    return made in _REALS or (made in _INTEGERS and read in _INTEGERS)
 
 
 def _slices(side: Side, node: ir.Node) -> bool:

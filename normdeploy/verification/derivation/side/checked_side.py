@@ -17,7 +17,15 @@ from normdeploy.graph.operator_evaluation import as_constant, opset_of
 from normdeploy.graph.traits import Trait, has
 from normdeploy.graph.walk import of_fixed_sizes
 from normdeploy.verification.derivation.side.beyond import decides
-from normdeploy.verification.derivation.side.body_graphs import bodies_of, fed, opened, stacked, states_of, turns_of
+from normdeploy.verification.derivation.side.body_graphs import (
+    Body,
+    bodies_of,
+    fed,
+    opened,
+    stacked,
+    states_of,
+    turns_of,
+)
 from normdeploy.verification.derivation.side.following import Following
 from normdeploy.verification.derivation.side.kept_constants import KeptConstants
 from normdeploy.verification.derivation.side.narrowing import as_stored
@@ -218,9 +226,28 @@ class Side:
             if found is not None:
                 self._types[output] = found
 
+    def given(self, node: ir.Node, body: Body, known: Mapping[ir.Value, Tensor]) -> dict[str, Tensor] | None:
+        """Return what a body is fed at one assignment, as sizes; None where that is not known.
+
+        Args:
+            node: the operator. body: of it. known: what is not constant at that assignment.
+        """
+        return fed(node, body, self._with_constants(node, known))
+
+    def _with_constants(self, node: ir.Node, known: Mapping[ir.Value, Tensor]) -> dict[ir.Value, Tensor]:
+        """Return what is known at one assignment, and the constants that an operator reads: runs leave these out."""
+        found = dict(known)
+        for value in inputs_of(node):
+            array = None if value is None or value in found else self.constant(value)
+            if array is not None and value is not None:
+                whole = torch.from_numpy(np.array(array))
+                found[value] = whole.to("meta") if self.type_of(value) in FLOATS else whole
+        return found
+
     def _with_bodies(self, node: ir.Node, known: Mapping[ir.Value, Tensor]) -> list[Tensor]:
         """Return results of If, Loop or Scan as sizes; [] where they are not known, or a state changes its size."""
         results: list[list[Tensor]] = []
+        known = self._with_constants(node, known)
         for graph in bodies_of(node).values():
             body = opened(graph, self.imports, self.type_of)
             given = fed(node, body, known)

@@ -158,15 +158,15 @@ def _rms_norm(writer: Writer) -> bool:
     return True
 
 
-def fused_conv(writer: Writer, kernel: ir.Value | None = None) -> bool:
+def fused_conv(writer: Writer, kernel: ir.Value | None = None, added: ir.Value | None = None) -> bool:
     """Write a convolution with what is added to it and its activation; tell whether that is known.
 
     Args:
-        kernel: in place of the one that is read.
+        kernel, added: in place of kernel and bias that are read.
     """
     attributes = writer.node.attributes
     own = {name: a.value for name, a in attributes.items() if not name.startswith("activation")}
-    bias = writer.read(2)
+    bias = added or writer.read(2)
     y = writer.add("Conv", writer.read(0), kernel or writer.read(1), *([] if bias is None else [bias]), **own)
     y = y if writer.read(3) is None else writer.add("Add", y, writer.read(3))
     return _activated(writer, y, [*attributes.get_floats("activation_params", [])])

@@ -1,6 +1,7 @@
 """Source and file in the operators that have laws.
 
-Joined operators are written out, values in blocks of channels written plainly, guards that never act taken out.
+Joined operators are written out, values in blocks of channels written plainly, guards that never act and choices that
+no number shows taken out.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import onnx_ir as ir
 from normdeploy.verification.derivation.side.blocked_operators import has_blocks, write_without_blocks
 from normdeploy.verification.derivation.side.joined_operators import has_joined, write_out
 from normdeploy.verification.derivation.side.nan_guards import has_guards, take_out_guards
+from normdeploy.verification.derivation.side.softplus_guards import has_choices, take_out_choices
 
 
 @dataclass(frozen=True)
@@ -32,11 +34,13 @@ class Plainly:
 
 def written_plainly(source: ir.Model, file: ir.Model) -> Plainly | None:
     """Return both graphs written plainly; None where they are already."""
-    if not any(has_joined(model) or has_guards(model) or has_blocks(model) for model in (source, file)):
+    kinds = (has_joined, has_guards, has_blocks, has_choices)
+    if not any(has(model) for model in (source, file) for has in kinds):
         return None
     source, file = source.clone(), file.clone()
     write_without_blocks(source)
     write_out(source)
     take_out_guards(source)
+    take_out_choices(source)
     between = write_without_blocks(file) | write_out(file)
-    return Plainly(source, file, between, take_out_guards(file))
+    return Plainly(source, file, between, take_out_guards(file) + take_out_choices(file))
