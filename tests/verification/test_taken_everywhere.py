@@ -7,7 +7,8 @@ import onnx_ir as ir
 import pytest
 
 from normdeploy.graph.derivation import Derivation
-from normdeploy.verification.derivation.checker import check_derivation, unchanged
+from normdeploy.verification.derivation.checker import check_derivation
+from normdeploy.verification.hints import unchanged
 
 HEAD = '<ir_version: 8, opset_import: ["": 17]> g (float[n, 3] x) => (float[n, 3] y) '
 VALUES = "p = Relu(x) q = Sigmoid(x) r = Tanh(x) "
