@@ -124,7 +124,7 @@ class SinglePrecision(Norm):
     """Stops in any precision but its own, as code around a kernel of one dtype does."""
 
     def forward(self, x: Tensor) -> Tensor:
-        if x.dtype != torch.float32:
+        if x.element_size() != torch.finfo(torch.float32).bits // 8:
             raise TypeError("float32 only")
         return super().forward(x)
 

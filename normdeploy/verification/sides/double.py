@@ -8,7 +8,8 @@ stays flat.
 The logarithm of a sigmoid or of a softmax is that of real numbers: float64 loses it where these underflow.
 
 What a program derives from its precision is part of the function it computes: ``nn.RMSNorm`` without an epsilon adds
-``finfo(x.dtype).eps``, masks hold ``finfo(x.dtype).min``. Those stay the numbers of the precision the model runs in.
+``finfo(x.dtype).eps``, masks hold ``finfo(x.dtype).min``, and a norm may ask whether ``x.dtype == torch.float32`` for
+the epsilon it adds. The answers are those of the precision the model runs in.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ _IN_PLACE_EXTRA = frozenset({"__setitem__", "__iadd__", "__isub__", "__imul__", 
 Seen = Callable[[Tensor, Sequence[Tensor]], None]
 """Called with a tensor that a call into torch returns, and the tensors that it read."""
 
+_DTYPE = Tensor.dtype.__get__  # type: ignore[attr-defined] # a getter of C, an attribute to its stubs
 _RMS_NORMS = frozenset({torch.rms_norm, torch.nn.functional.rms_norm})
 _EPSILON = 3  # rms_norm(input, normalized_shape, weight, eps)
 
@@ -85,6 +87,7 @@ class Float64Mode(TorchFunctionMode):
     def __init__(self, native: torch.dtype = torch.float32, seen: Seen | None = None) -> None:
         super().__init__()
         self._native, self._seen = native, seen
+        self._lowered = {torch.float64: native, torch.complex128: native.to_complex()}
         self._logarithms = Logarithms()
         self.written: set[str] = set()
 
@@ -98,9 +101,9 @@ class Float64Mode(TorchFunctionMode):
         """Run ``func`` with promoted arguments and return its promoted result."""
         kwargs = dict(kwargs or {})
         name = getattr(func, "__name__", "")
-        if name == "__get__":
-            # Attribute reads do not need the promoted copy of a weight; its dtype is reported as promoted
-            return _all_promoted(func(*args, **kwargs))
+        if name == "__get__":  # attribute reads do not need the promoted copy of a weight
+            found = func(*args, **kwargs)
+            return self._lowered.get(found, found) if func == _DTYPE else _all_promoted(found)
         if name == "__set__":
             return func(*args, **kwargs)
         func = _CASTS.get(func, func)

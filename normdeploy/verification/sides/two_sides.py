@@ -69,7 +69,7 @@ class EagerReference:
         self.name = type(model).__name__
         self.written: set[str] = set()
         self.output_names: Sequence[str] = ()
-        self._native = next((p.dtype for p in model.parameters() if p.dtype in LOW_FLOATS), torch.float32)
+        self._native = _precision(model)
         self._before: Before | None = None
 
     @contextmanager
@@ -100,7 +100,8 @@ class EagerReference:
                         raise Refused from error
                     outputs = flatten_outputs(result)
                     self.output_names = outputs.names
-                    return [to_numpy(t) for t in outputs.tensors]
+                    tensors = [t.detach() for t in outputs.tensors]
+                return [to_numpy(t) for t in tensors]  # what a tensor's dtype is, not what the mode answers
             finally:
                 self._before.restore()  # each run finds the state that the file holds
 
@@ -152,6 +153,12 @@ class EagerReference:
         with float64_mode(self._native, seen) as mode, beside:
             yield
         self.written |= mode.written
+
+
+def _precision(model: nn.Module) -> torch.dtype:
+    """Return the precision that a module runs in: the first of its parameters' that is not float64, if one is not."""
+    floats = [p.dtype for p in model.parameters() if p.dtype in LOW_FLOATS or p.dtype == torch.float64]
+    return next((dtype for dtype in floats if dtype in LOW_FLOATS), floats[0] if floats else torch.float32)
 
 
 class TracedReference:
