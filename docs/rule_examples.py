@@ -153,6 +153,10 @@ EXAMPLES: dict[str, Example] = {
         "q = Mul(u, u) v = ReduceMean(q, last) a = Add(v, eps) s = Sqrt(a) p = Mul(g, u) y = Div(p, s) }",
         {"last": _ints(-1), "eps": np.float32(1e-5)},
     ),
+    "blends": Example(
+        "(float[n,4] x, float[n,4] f) => (float[n,4] y) { d = Sub(f, x) m = Mul(d, a) y = Add(x, m) }",
+        {"a": np.float32([0.1, 0.3, 0.6, 0.9])},
+    ),
     "rules_of_others": Example(
         f"{_ROWS} {{ a = Add(x, three) b = Clip(a, zero, six) c = Mul(x, b) y = Div(c, six) }}",
         {"three": np.float32(3), "zero": np.float32(0), "six": np.float32(6)},

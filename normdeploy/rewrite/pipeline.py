@@ -16,6 +16,7 @@ from normdeploy.graph.integer_weights import quantize_constants
 from normdeploy.graph.threads import one_thread
 from normdeploy.graph.walk import graphs_of, nodes_of
 from normdeploy.rewrite.affine import NormTables, RecogniseAffine
+from normdeploy.rewrite.blends import SplitBlends
 from normdeploy.rewrite.branches import AddMaps, MergeBranches, MovePads
 from normdeploy.rewrite.divide_first import DivideFirst
 from normdeploy.rewrite.einsum_to_product import LowerEinsum
@@ -126,6 +127,7 @@ def understand(context: RewriteContext) -> tuple[ir.passes.PassBase, ...]:
         ReadRepeatedNumbers(),
         OutsideRules(context),
         DivideFirst(),
+        SplitBlends(),
         RecogniseNorms(context),
         MarkBatchNorms(),
     )

@@ -120,11 +120,23 @@ def _is_told(relation: Relation, v: ir.Value) -> bool:
 
 
 def _claimed(relation: Relation, w: ir.Value, leaves: Mapping[ir.Value, None], claims: dict[ir.Value, Claim]) -> bool:
-    held = (*relation.by_source.get(w, ()), *relation.rows.get(w, ()))
+    same = _taken(relation.source, w)
+    held = (*relation.by_source.get(same, ()), *relation.rows.get(same, ()))
     found = [claim for claim in held if claim.value in leaves]
     if found:
         claims[w] = min(found, key=lambda claim: claim.assumed)
     return bool(found)
+
+
+def _taken(side: Side, value: ir.Value) -> ir.Value:
+    """Return the operand that is a Where's result, where a constant takes every element from that one; else itself."""
+    node = value.producer()
+    if node is None or kind(node) != "Where" or (takes := side.constant(node.inputs[0])) is None or not takes.size:
+        return value
+    operand = node.inputs[1 if takes.all() else 2]
+    if operand is None or takes.all() != takes.any() or side.shapes(operand) != side.shapes(value):
+        return value
+    return operand
 
 
 def _region(
