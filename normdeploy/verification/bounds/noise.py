@@ -7,9 +7,7 @@ the clean one.
 
 Rounding is a function of the value, not a lottery: equal values round equally, at every position of a constant image,
 and such errors do not average out in the next mean. The noise of results is therefore a hash of the value and of the
-run's seed: equal values get equal noise.
-
-Sums are rounded relative to their terms, not to a result that cancels
+run's seed: equal values get equal noise. Sums are rounded relative to their terms, not to a result that cancels
 (:mod:`normdeploy.verification.bounds.cancellation`).
 """
 
