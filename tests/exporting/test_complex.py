@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -18,6 +19,14 @@ from normdeploy.errors import TraceError
 Make = Callable[[Tensor, Tensor], Tensor]
 GENERATOR = torch.Generator().manual_seed(0)
 TURNS = torch.randn(5, 4, dtype=torch.cfloat, generator=GENERATOR)
+
+
+def written(z: Tensor, place: Any, values: Tensor) -> Tensor:
+    """Return what ``z[place] = values`` makes of zeros."""
+    found = torch.zeros_like(z)
+    found[place] = values
+    return found
+
 
 PICKS: dict[str, Make] = {
     "unsqueeze": lambda z, t: (z.unsqueeze(-1) * t[None, :, :, None]).squeeze(-1),
@@ -34,6 +43,8 @@ PICKS: dict[str, Make] = {
     "pad": lambda z, _: nn.functional.pad(z, (1, 2, 0, 1)),
     "where": lambda z, t: torch.where(z.real > 0, z, z * t),
     "masked_fill": lambda z, _: z.masked_fill(z.real > 0, 0.5),
+    "one written": lambda z, t: written(z, (slice(None), slice(None), -2), z[..., 0] * t[:, 0]),
+    "several written": lambda z, t: written(z, (slice(None), torch.tensor([3, 0])), z[:, :2] * t[:2]),
     "zeros_like": lambda z, t: torch.zeros_like(z) - t,
 }
 PRODUCTS: dict[str, Make] = {
@@ -41,6 +52,7 @@ PRODUCTS: dict[str, Make] = {
     "a number": lambda z, _: z * (1 - 2j) + 1j,
     "power": lambda z, _: z**3,
     "exp": lambda z, _: torch.exp(z),
+    "tanh": lambda z, _: torch.tanh(z),
     "exp of 1j x": lambda z, _: torch.exp(1j * z.real),
     "einsum": lambda z, t: torch.einsum("bnc,mc->bnm", z, t),
     "einsum of one": lambda z, _: torch.einsum("bnc->cb", z),

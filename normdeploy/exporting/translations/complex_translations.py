@@ -22,7 +22,7 @@ from onnxscript.function_libs.torch_lib.ops import core
 from torch.onnx._internal.exporter._registration import ONNXRegistry
 
 from normdeploy.exporting.translations import fourier_translations
-from normdeploy.exporting.translations.attention_translation import ints, op
+from normdeploy.exporting.translations.attention_translation import ints, number, op
 from normdeploy.exporting.translations.delegated import NoTranslationError
 from normdeploy.graph.operators.call import axis_of
 
@@ -102,6 +102,11 @@ def slice_scatter(self: Any, src: Any, dim: int = 0, start: Any = None, end: Any
     return core.aten_slice_scatter(self, src, _axis(dim, self), start, end, step)
 
 
+def select_scatter(self: Any, src: Any, dim: int, index: Any) -> Any:
+    """Translate aten.select_scatter of complex numbers."""
+    return core.aten_select_scatter(self, src, _axis(dim, self), index)
+
+
 def cumsum(self: Any, dim: int, dtype: int = -1) -> Any:
     """Translate aten.cumsum of complex numbers."""
     del dtype  # complex as well
@@ -179,6 +184,17 @@ def exp(self: Any) -> Any:
     return _joined(op.Mul(size, op.Cos(angle)), op.Mul(size, op.Sin(angle)))
 
 
+def tanh(self: Any) -> Any:
+    """Translate aten.tanh of complex numbers.
+
+    tanh(x + iy) = (t + i sin y cos y (1 - t^2)) / (cos^2 y + t^2 sin^2 y),  t = tanh x, of which nothing overflows.
+    """
+    t, sin, cos = op.Tanh(_part(self, 0)), op.Sin(_part(self, 1)), op.Cos(_part(self, 1))
+    flat = op.Sub(number(1.0, t), op.Mul(t, t))
+    below = op.Add(op.Mul(cos, cos), op.Mul(op.Mul(t, t), op.Mul(sin, sin)))
+    return _joined(op.Div(t, below), op.Div(op.Mul(op.Mul(sin, cos), flat), below))
+
+
 def einsum(equation: str, tensors: Sequence[Any], path: Sequence[int] | None = None) -> Any:
     """Translate aten.einsum of one or two complex tensors.
 
@@ -234,6 +250,8 @@ COMPLEX: dict[Callable[..., Any], Callable[..., Any]] = {
     aten.index_select.default: index_select,
     aten.gather.default: gather,
     aten.slice_scatter.default: slice_scatter,
+    aten.select_scatter.default: select_scatter,
+    aten.index_put.default: core.aten_index_put,
     aten.cumsum.default: cumsum,
     aten.pad.default: pad,
     aten.constant_pad_nd.default: constant_pad,
@@ -243,6 +261,7 @@ COMPLEX: dict[Callable[..., Any], Callable[..., Any]] = {
     aten.mul.Scalar: scaled,
     aten.pow.Tensor_Scalar: power,
     aten.exp.default: exp,
+    aten.tanh.default: tanh,
     aten.einsum.default: einsum,
     aten.linear.default: linear,
     **fourier_translations.COMPLEX,
