@@ -18,6 +18,7 @@ from normdeploy.exporting.torch_exporter.dynamic_shapes import Spec, batch_shape
 from normdeploy.exporting.torch_exporter.exporter_shortcuts import exporter_shortcuts
 from normdeploy.exporting.torch_exporter.known_messages import known_messages_silenced
 from normdeploy.exporting.torch_exporter.naming import give_names_once
+from normdeploy.exporting.torch_exporter.raising_modules import raising_modules_left
 from normdeploy.exporting.torch_exporter.recurrent_shapes import recurrent_layers_by_their_shapes
 from normdeploy.exporting.torch_exporter.second_trace import second_trace_where_needed
 from normdeploy.exporting.torch_exporter.signature_tables import signature_tables_kept
@@ -75,6 +76,7 @@ def _called(model: nn.Module, tensors: list[torch.Tensor], specs: list[Spec], op
         exporter_shortcuts(),
         complex_numbers_translated(),
         recurrent_layers_by_their_shapes(),
+        raising_modules_left(),
     ):
         program = torch.onnx.export(
             _by_its_forward(model),
