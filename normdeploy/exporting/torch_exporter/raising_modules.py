@@ -5,7 +5,7 @@
     except TypeError:  # it takes none
         x = layer(x)
 
-is how toolkits for speech call layers of several kinds. The trace leaves the module's name on its stack and stops later.
+is how toolkits for speech call layers of several kinds. The trace leaves the module on its stack, and stops later.
 """
 
 from __future__ import annotations
