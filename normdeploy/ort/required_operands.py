@@ -14,9 +14,8 @@ import os
 from collections.abc import Sequence
 
 from normdeploy.errors import GraphError
-from normdeploy.files import words_in
-from normdeploy.onnxfile.outline import read_outline
 from normdeploy.onnxfile.stored import STANDARD, with_bodies
+from normdeploy.onnxfile.without_weights import read_operators
 
 _MICROSOFT = "com.microsoft"
 _READ = {
@@ -31,7 +30,7 @@ _ALL = frozenset({"Max", "Min", "Sum", "Mean", "Einsum"})
 
 
 def check_operands(path: str | os.PathLike[str]) -> None:
-    """Refuse a file with an operator of com.microsoft that lacks an operand which its kernel reads all the same.
+    """Refuse a file with an operator that lacks an operand which its kernel reads all the same.
 
     Args:
         path: the ONNX file.
@@ -39,9 +38,7 @@ def check_operands(path: str | os.PathLike[str]) -> None:
     Raises:
         GraphError: it holds one; the message names the node, the operand and the remedy.
     """
-    if not words_in(path, [_MICROSOFT.encode()]):
-        return
-    proto = read_outline(path).proto
+    proto = read_operators(path)
     for graph in with_bodies(proto.graph, *proto.functions):
         for node in graph.node:
             require_operands(node.domain, node.op_type, node.input, node.name or node.output[0])
