@@ -9,7 +9,6 @@ from typing import Any
 
 from google.protobuf.message import DecodeError
 
-from normdeploy.errors import GraphError
 from normdeploy.files import open_regular, require_model_file, storage
 from normdeploy.onnxfile.light import fields
 from normdeploy.onnxfile.schema import new_model
@@ -21,22 +20,23 @@ _FUNCTIONS = 25
 def read_operators(path: str | os.PathLike[str]) -> Any:
     """Return a model that holds a file's operators and functions, bodies and their weights included, and nothing else.
 
+    Returns:
+        The model; None where the file's bytes are no message.
+
     Raises:
-        GraphError: it is missing, no regular file, or is not ONNX.
+        GraphError: it is missing, or no regular file.
         StorageError: it cannot be read.
     """
     file, proto = require_model_file(path), new_model()
-    try:
-        with storage(file, "read"), open_regular(file) as stream:
-            if os.fstat(stream.fileno()).st_size:
-                with mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as content:
-                    for graph, body in _operators(content):
-                        (proto.graph if graph else proto).MergeFromString(body)
-    except (ValueError, IndexError, DecodeError) as error:
-        raise GraphError(
-            f"{file} cannot be read as ONNX ({error}); expected a valid .onnx file: it may be cut short, fetch or "
-            "export it again"
-        ) from error
+    with storage(file, "read"), open_regular(file) as stream:
+        if not os.fstat(stream.fileno()).st_size:
+            return None
+        with mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            try:
+                for graph, body in _operators(content):
+                    (proto.graph if graph else proto).MergeFromString(body)
+            except (ValueError, IndexError, DecodeError):
+                return None
     return proto
 
 

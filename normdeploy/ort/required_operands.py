@@ -39,6 +39,8 @@ def check_operands(path: str | os.PathLike[str]) -> None:
         GraphError: it holds one; the message names the node, the operand and the remedy.
     """
     proto = read_operators(path)
+    if proto is None:
+        return  # onnxruntime tells what it is not, or reads it as of another format
     for graph in with_bodies(proto.graph, *proto.functions):
         for node in graph.node:
             require_operands(node.domain, node.op_type, node.input, node.name or node.output[0])
