@@ -63,9 +63,14 @@ def owners(maps: Sequence[ir.Node], plan: Plan) -> dict[ir.Node, ir.Node]:
     return {node: origin for node, origin, _ in _ways(maps, plan)}
 
 
-def nearest_maps(start: ir.Node, plan: Plan) -> list[ir.Node]:
-    """Return the disappearing maps nearest to an operator, along changed values."""
+def nearest_maps(start: ir.Node, plan: Plan, among: Collection[ir.Node] | None = None) -> list[ir.Node]:
+    """Return the disappearing maps nearest to an operator, along changed values.
+
+    Args:
+        start: the operator. plan: says which values change, and what disappears. among: which of it, by default any.
+    """
     gone = {*plan.gone, *plan.halves}
+    gone = gone if among is None else gone.intersection(among)
     found = [(far, node) for node, _, far in _ways([start], plan, ends=gone) if node in gone]
     return [node for far, node in found if far == found[0][0]]
 

@@ -35,6 +35,10 @@ class Refused(Exception):
         self.node, self.reason = node, reason
 
 
+class UndoesZero(Refused):
+    """It would have to make of 0 what a map made 0."""
+
+
 @dataclass(frozen=True)
 class Solution:
     """The gauges that were found.

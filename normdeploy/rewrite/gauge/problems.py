@@ -19,9 +19,10 @@ from normdeploy.rewrite.affine.far_from_zero import is_centred
 from normdeploy.rewrite.affine.operator_names import describe
 from normdeploy.rewrite.gauge.changed_values import component, nearest_maps, owners, takers_of
 from normdeploy.rewrite.gauge.conflicts.reasons import Reason
-from normdeploy.rewrite.gauge.operator_edit import Edit, Refused, Solution
+from normdeploy.rewrite.gauge.operator_edit import Edit, Refused, Solution, UndoesZero
 from normdeploy.rewrite.gauge.removal_plan import Plan
 from normdeploy.rewrite.gauge.rules import rule_of
+from normdeploy.rewrite.gauge.scales_of_zero import scales_by_zero
 from normdeploy.rewrite.gauge.shift_limits import burdens, divided_by_zero, far, inexact, undecided
 
 _TOO_DEAR = "absorbing it would copy or compute more than the pass over its tensor that it saves"
@@ -40,6 +41,12 @@ def written(plan: Plan) -> dict[ir.Node, Reason] | None:
     if problems:
         return problems
     plan.edits, refused = written_operators(solution, gone)
+    zeros = scales_by_zero(solution.ties)
+    for refusal in refused:  # the map by 0 has to stay, and not what it would not let go
+        if isinstance(refusal, UndoesZero):
+            problems |= dict.fromkeys(nearest_maps(refusal.node, plan, zeros), Reason(refusal.reason))
+    if problems:
+        return problems
     for refusal in refused:
         nearest = nearest_maps(refusal.node, plan)
         if not nearest:

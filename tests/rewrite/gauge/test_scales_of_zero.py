@@ -113,3 +113,44 @@ def test_a_map_stays_where_nothing_but_rounding_could_be_checked():
     expected = copy.deepcopy(network).double()(x.double()).detach().numpy()
     (found,) = Evaluator(result.model).run({str(result.model.graph.inputs[0].name): x.numpy()}).values()
     np.testing.assert_allclose(found.numpy(), expected, atol=1e-6 * np.abs(expected).max())
+
+
+class Gated(nn.Module):
+    """Residual blocks, the second with an attention whose gate is 0, as it is before training (fastai's XResNet)."""
+
+    def __init__(self, gate: float) -> None:
+        super().__init__()
+        self.stem = nn.Sequential(conv(6, 3, 3), nn.BatchNorm2d(6), nn.ReLU())
+        self.first, self.second, self.third = (self.block(6), self.block(6), self.block(8))
+        self.rows = nn.Conv1d(6, 6, 1, bias=False)
+        self.beside = nn.Sequential(nn.AvgPool2d(2), conv(8, 6), nn.BatchNorm2d(8))
+        self.third[0].stride, self.gate = (2, 2), nn.Parameter(torch.tensor([gate]))
+
+    @staticmethod
+    def block(outs: int) -> nn.Sequential:
+        first, last = conv(outs, 6, 3, padding=1), conv(outs, outs, 3, padding=1)
+        return nn.Sequential(first, nn.BatchNorm2d(outs), nn.ReLU(), last, nn.BatchNorm2d(outs))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.stem(x)
+        x = (x + self.first(x)).relu()
+        rows = self.second(x).flatten(2)
+        attended = torch.bmm(torch.bmm(rows, rows.mT), self.rows(rows))
+        x = (x + (self.gate * attended + rows).view_as(x)).relu()
+        return (self.third(x) + self.beside(x)).relu()
+
+
+@pytest.mark.parametrize("gate", [0.0, 0.3])
+def test_a_gate_of_nothing_keeps_no_norm_beside_it(gate: float):
+    """Each norm that the gate's 0 passed by had been told to stay, one after the other, and the gate at last."""
+    torch.manual_seed(0)
+    network = scaled(Gated(gate), 0.7)
+    x = torch.randn(2, 3, 10, 10)
+    result = rewrite(trace(network, (x,)).model)
+    kept = [row for row in result.ledger if row.action == "kept"]
+    assert all("a scale of 0" in row.reason for row in kept)
+    assert len(kept) <= (gate == 0)
+    assert not any(row.kind == "BatchNormalization" for row in kept)
+    expected = copy.deepcopy(network).double()(x.double()).detach().numpy()
+    (found,) = Evaluator(result.model).run({str(result.model.graph.inputs[0].name): x.numpy()}).values()
+    np.testing.assert_allclose(found.numpy(), expected, rtol=1e-6, atol=1e-6 * np.abs(expected).max())

@@ -21,7 +21,7 @@ from normdeploy.graph.weight import Weight
 from normdeploy.rewrite.affine.affine_node import affine_map, is_affine
 from normdeploy.rewrite.affine.constant import FORMATS, loses_digits, storable
 from normdeploy.rewrite.affine.operator_names import describe
-from normdeploy.rewrite.gauge.operator_edit import Edit, Refused
+from normdeploy.rewrite.gauge.operator_edit import Edit, Refused, UndoesZero
 from normdeploy.rewrite.gauge.rules.integers import requantize
 
 VANISHES = 2.0**-150
@@ -180,13 +180,13 @@ def require_no_zero_undone(node: ir.Node, *numbers: Floats) -> None:
     Two large scales make as large a number; a graph without a scale of 0 has nothing else. Float64 holds both.
 
     Raises:
-        Refused: some do.
+        UndoesZero: some do.
     """
     if not any((np.abs(array) * VANISHES > 1).any() for array in numbers):
         return
     beside = () if node.graph is None else node.graph
     if any((affine_map(other).scale == 0).any() for other in beside if is_affine(other)):
-        raise Refused(node, f"{describe(node)} would have to undo a scale of 0, by which nothing can be divided")
+        raise UndoesZero(node, f"{describe(node)} would have to undo a scale of 0, by which nothing can be divided")
 
 
 def require_digits(node: ir.Node, dtype: ir.DataType, lost: npt.NDArray[np.bool_]) -> None:
