@@ -46,14 +46,14 @@ class Classes(nn.Module):
     [(Policy(), (torch.randn(3, 6), torch.randn(3, 3)), "Normal"), (Classes(), (torch.randn(3, 6),), "Categorical")],
 )
 def test_distributions_are_traced_and_what_they_do_not_check_is_told(
-    model: nn.Module, args: tuple[Tensor, ...], names: str, tmp_path: Path
+    model: nn.Module, args: tuple[Tensor, ...], names: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    checked = distributions.Distribution._validate_args
+    monkeypatch.setattr(distributions.Distribution, "_validate_args", True)  # dynamo switches it off for a process
     result = nd.export(model.eval(), args, tmp_path / "net.onnx", verify="quick")
     assert result.verdict is not None
     assert result.verdict.status == "pass"
     assert result.notes == [f"the file does not check what {names} of torch.distributions takes, as eager torch does"]
-    assert distributions.Distribution._validate_args is checked
+    assert distributions.Distribution._validate_args
     with pytest.raises(ValueError, match="invalid values"):  # nothing is left exchanged
         distributions.Normal(torch.zeros(2), -torch.ones(2))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 
 import pytest
@@ -39,6 +40,34 @@ class Refusing(nn.Module):
             self.norm(x.double()).to(x.dtype) if self.precision == torch.float64 else self.norm(x.float()).to(x.dtype)
         )
         return self.head(wide) + torch.zeros(4, dtype=x.dtype)
+
+
+@functools.cache
+def places(count: int, dtype: torch.dtype) -> Tensor:
+    return torch.linspace(0.1, 1, count, dtype=dtype) ** 0.3
+
+
+class Keeping(nn.Module):
+    """It keeps places by the precision that is asked for, as RT-DETR keeps its anchors."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        made = places.__wrapped__ if torch.compiler.is_compiling() else places
+        return self.norm(x) * made(8, x.dtype)
+
+
+def test_what_is_kept_by_precision_is_kept_for_each(tmp_path: Path):
+    places.cache_clear()
+    model, x = Keeping().eval(), torch.randn(3, 8)
+    verdict = nd.export(model, (x,), tmp_path / "net.onnx").verdict
+    assert verdict.status == "pass"
+    traced = next(check for check in verdict.checks if check.name == "traced")
+    assert traced.status == "pass"
+    assert places(8, torch.float32).dtype == torch.float32
+    assert places.cache_info().currsize == 2
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])

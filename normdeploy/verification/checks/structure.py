@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 import onnx_ir as ir
+import torch
 
 from normdeploy.array_types import Array, Arrays
 from normdeploy.errors import GraphError
+from normdeploy.verification.bounds.criteria import relative_rms
 from normdeploy.verification.check_context import Context
 from normdeploy.verification.evaluation_cost import counted_by_sizes
 from normdeploy.verification.family_case import Evaluated
@@ -18,10 +22,10 @@ from normdeploy.verification.mutation.followed import follow_trace, keep_watched
 from normdeploy.verification.record.answers import Check, Question, Status
 from normdeploy.verification.sides.double import Seen
 from normdeploy.verification.sides.ensemble import RUNS, EnsembleReference
-from normdeploy.verification.sides.exact_agreement import plural, signature_problems
+from normdeploy.verification.sides.exact_agreement import is_float, plural, signature_problems
 from normdeploy.verification.sides.flat_values import UNIT_ROUNDOFF
 from normdeploy.verification.sides.output_pairs import match_outputs
-from normdeploy.verification.sides.two_sides import EagerReference, Refused, TracedReference
+from normdeploy.verification.sides.two_sides import EagerReference, Reference, Refused, TracedReference
 
 
 @dataclass(frozen=True)
@@ -110,9 +114,9 @@ def _reference_on(context: Context, example: Arrays) -> tuple[list[Array], list[
         if context.named is not None:
             assert context.evaluator is not None
             context.weigh(counted_by_sizes(context.evaluator.graph, example), example, runs=1)
-            truth, weak = _truth(context, example)
-        else:
-            truth, weak = follow_trace(context, example, partial(_truth, context, example), weigh=True)
+        truth, weak = _followed(context, example)
+        if _asks_precision(context.reference, example, expected, truth):
+            truth, weak = _followed(context, example)
     else:  # the evaluator counts what a graph asks for; a runtime may be at it for years
         truth, weak = _truth(context, example)
         expected = context.reference.native(example)
@@ -124,6 +128,41 @@ def _reference_on(context: Context, example: Arrays) -> tuple[list[Array], list[
     return expected, truth, weak
 
 
+def _followed(context: Context, example: Arrays) -> tuple[list[Array], list[Check]]:
+    if context.named is not None:
+        return _truth(context, example)
+    return follow_trace(context, example, partial(_truth, context, example), weigh=True)
+
+
+def _asks_precision(reference: Reference, example: Arrays, expected: Sequence[Array], truth: Sequence[Array]) -> bool:
+    """Tell whether a module computes something else in float64, but not where it is told its own precision.
+
+    Args:
+        reference: the module; if so it is told from then on.
+        example: its inputs. expected: its outputs in its own precision. truth: in float64.
+    """
+    if not isinstance(reference, EagerReference) or reference.answers_precision:
+        return False
+    apart = _apart(expected, truth)
+    if apart <= math.sqrt(torch.finfo(reference.precision).eps):
+        return False
+    reference.answers_precision = True
+    with suppress(Refused):  # then it is no question of this answer
+        if 2 * _apart(expected, reference.truth(example)) < apart:
+            return True
+    reference.answers_precision = False
+    return False
+
+
+def _apart(expected: Sequence[Array], truth: Sequence[Array]) -> float:
+    """Return by how much of their size floats differ."""
+    pairs = zip(expected, truth, strict=True)
+    return max(
+        (relative_rms(np.asarray(y, np.float64), np.asarray(x, np.float64)) for x, y in pairs if is_float(x)),
+        default=0.0,
+    )
+
+
 def _truth(context: Context, example: Arrays, seen: Seen | None = None) -> tuple[list[Array], list[Check]]:
     """Return the float64 outputs; where the module runs in float32 alone, what stands for them, and a weak answer."""
     try:
@@ -133,6 +172,9 @@ def _truth(context: Context, example: Arrays, seen: Seen | None = None) -> tuple
     except Refused as error:
         if not isinstance(context.reference, EagerReference):
             raise
+        if not context.reference.answers_precision:  # it may refuse what is not its own
+            context.reference.answers_precision = True
+            return _truth(context, example, seen)
         if context.reference.graph is None:
             context.reference = EnsembleReference(context.reference)
             what = f"{RUNS} runs in its own precision with rounding noise stand for it (a float32 ensemble)"

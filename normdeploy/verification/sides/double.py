@@ -8,8 +8,11 @@ stays flat.
 The logarithm of a sigmoid or of a softmax is that of real numbers: float64 loses it where these underflow.
 
 What a program derives from its precision is part of the function it computes: ``nn.RMSNorm`` without an epsilon adds
-``finfo(x.dtype).eps``, masks hold ``finfo(x.dtype).min``, and a norm may ask whether ``x.dtype == torch.float32`` for
-the epsilon it adds. The answers are those of the precision the model runs in.
+``finfo(x.dtype).eps``, masks hold ``finfo(x.dtype).min``. Those stay the numbers of the precision the model runs in.
+
+A norm may also ask whether ``x.dtype == torch.float32`` for the epsilon it adds, or refuse any other. The answer is
+float64, since what programs keep by dtype (positions, anchors) would be taken for float32's in both directions; where
+that makes it another function, it is run again with the answer of its own precision.
 """
 
 from __future__ import annotations
@@ -79,15 +82,16 @@ class Float64Mode(TorchFunctionMode):
     Args:
         native: the precision the model runs in, whose epsilon a norm without one adds.
         seen: called with each tensor that a call returns and those that it read (none where it wrote one of them).
+        answers: a promoted tensor's dtype is the native one to who asks.
 
     Attributes:
         written: names of in-place functions that wrote a low-precision tensor (rounded back into it).
     """
 
-    def __init__(self, native: torch.dtype = torch.float32, seen: Seen | None = None) -> None:
+    def __init__(self, native: torch.dtype = torch.float32, seen: Seen | None = None, *, answers: bool = False) -> None:
         super().__init__()
         self._native, self._seen = native, seen
-        self._lowered = {torch.float64: native, torch.complex128: native.to_complex()}
+        self._lowered = {torch.float64: native, torch.complex128: native.to_complex()} if answers else {}
         self._logarithms = Logarithms()
         self.written: set[str] = set()
 
@@ -103,7 +107,9 @@ class Float64Mode(TorchFunctionMode):
         name = getattr(func, "__name__", "")
         if name == "__get__":  # attribute reads do not need the promoted copy of a weight
             found = func(*args, **kwargs)
-            return self._lowered.get(found, found) if func == _DTYPE else _all_promoted(found)
+            if self._lowered and func == _DTYPE:
+                return self._lowered.get(found, found)
+            return _all_promoted(found)  # a low dtype's promoted one
         if name == "__set__":
             return func(*args, **kwargs)
         func = _CASTS.get(func, func)
@@ -142,12 +148,15 @@ _FINFO = torch.finfo
 
 
 @contextmanager
-def float64_mode(native: torch.dtype = torch.float32, seen: Seen | None = None) -> Iterator[Float64Mode]:
+def float64_mode(
+    native: torch.dtype = torch.float32, seen: Seen | None = None, *, answers: bool = False
+) -> Iterator[Float64Mode]:
     """Promote all floats to float64 inside the block, new tensors included.
 
     Args:
         native: the precision the model runs in; ``torch.finfo`` of a promoted dtype answers for it.
         seen: called with each tensor that a call returns and those that it read.
+        answers: a promoted tensor's dtype is the native one to who asks.
     """
 
     def finfo(dtype: torch.dtype | None = None) -> torch.finfo:
@@ -157,7 +166,7 @@ def float64_mode(native: torch.dtype = torch.float32, seen: Seen | None = None) 
     torch.set_default_dtype(torch.float64)
     torch.finfo = finfo  # type: ignore[assignment, misc] # a class; callers only make instances of it
     try:
-        with Float64Mode(native, seen) as mode:
+        with Float64Mode(native, seen, answers=answers) as mode:
             yield mode
     finally:
         torch.finfo = _FINFO  # type: ignore[misc] # as above

@@ -61,6 +61,9 @@ class EagerReference:
         model: the module; it is put in evaluation mode by :meth:`ready` and given back as it was.
         signature: how named feeds become its arguments.
         graph: the module traced, before any folding.
+
+    Attributes:
+        answers_precision: whether float64 runs tell a module that asks the dtype of its own precision.
     """
 
     has_truth = True
@@ -70,7 +73,7 @@ class EagerReference:
         self.name = type(model).__name__
         self.written: set[str] = set()
         self.output_names: Sequence[str] = ()
-        self._native = _precision(model)
+        self.precision, self.answers_precision = _precision(model), False
         self._before: Before | None = None
 
     @contextmanager
@@ -145,13 +148,13 @@ class EagerReference:
 
     @contextmanager
     def _double_without(self) -> Iterator[None]:
-        with float64_mode(self._native), quantizers_off():
+        with float64_mode(self.precision, answers=self.answers_precision), quantizers_off():
             yield
 
     @contextmanager
     def _double(self, seen: Seen | None) -> Iterator[None]:
         beside = quantizers_in_double(self.model) if quantizes(self.graph) else nullcontext()
-        with float64_mode(self._native, seen) as mode, beside:
+        with float64_mode(self.precision, seen, answers=self.answers_precision) as mode, beside:
             yield
         self.written |= mode.written
 
