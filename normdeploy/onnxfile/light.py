@@ -6,7 +6,7 @@ import hashlib
 import mmap
 import os
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 
 from normdeploy.files import open_regular, storage
 from normdeploy.onnxfile.named_bytes import Content
@@ -17,7 +17,9 @@ KEY = "normdeploy.certificate"
 CONTENT = "content"
 """What the digest of a file's own content is called among the digests of its data."""
 
-_METADATA, _FUNCTIONS = 14, 25  # numbers of fields in ModelProto
+GRAPH, _METADATA, FUNCTIONS = 7, 14, 25
+"""Numbers of fields in ModelProto."""
+
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5  # wire types of protobuf
 
 
@@ -44,11 +46,8 @@ def own_digest(model: str | os.PathLike[str] | Content) -> tuple[str | None, str
     """
     if isinstance(model, Content):
         return _digested(model)
-    with storage(model, "read"), open_regular(model) as stream:
-        if not os.fstat(stream.fileno()).st_size:
-            return None
-        with mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as content:
-            return _digested(content)
+    with mapped(model) as content:
+        return None if content is None else _digested(content)
 
 
 def _digested(content: mmap.mmap | Content) -> tuple[str | None, str] | None:
@@ -101,12 +100,24 @@ def holds_functions(path: str | os.PathLike[str]) -> bool:
     Raises:
         StorageError: the file cannot be read.
     """
+    with mapped(path) as content, suppress(ValueError, IndexError):
+        return content is not None and any(number == FUNCTIONS for number, *_ in fields(content, 0, len(content)))
+    return False
+
+
+@contextmanager
+def mapped(path: str | os.PathLike[str]) -> Iterator[mmap.mmap | None]:
+    """Open a file's bytes without reading them; None of an empty one.
+
+    Raises:
+        StorageError: the file cannot be read.
+    """
     with storage(path, "read"), open_regular(path) as stream:
         if not os.fstat(stream.fileno()).st_size:
-            return False
-        with mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as content, suppress(ValueError, IndexError):
-            return any(number == _FUNCTIONS for number, *_ in fields(content, 0, len(content)))
-    return False
+            yield None
+            return
+        with mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            yield content
 
 
 def _add(digest: hashlib._Hash, content: mmap.mmap | Content, start: int, end: int) -> None:

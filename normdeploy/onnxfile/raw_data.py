@@ -5,10 +5,10 @@ protobuf hands out a copy of a field of bytes each time it is asked.
 
 from __future__ import annotations
 
-from normdeploy.onnxfile.light import fields
+from normdeploy.onnxfile.light import GRAPH, fields
 from normdeploy.onnxfile.named_bytes import Content
 
-_GRAPH, _INITIALIZER, _NAME, _RAW_DATA = 7, 5, 8, 9  # numbers of fields in ModelProto, GraphProto and TensorProto
+_INITIALIZER, _NAME, _RAW_DATA = 5, 8, 9  # numbers of fields in GraphProto and TensorProto
 
 
 def raw_places(content: Content) -> dict[str, tuple[int, int]]:
@@ -22,7 +22,7 @@ def raw_places(content: Content) -> dict[str, tuple[int, int]]:
     found: dict[str, tuple[int, int]] = {}
     shared: set[str] = set()
     for graph, _, opened, closed in fields(content, 0, len(content)):
-        if graph != _GRAPH:
+        if graph != GRAPH:
             continue
         for number, _, body, end in fields(content, opened, closed):
             if number != _INITIALIZER:

@@ -51,7 +51,7 @@ class _Blend:
 
 def _split(graph: ir.Graph, node: ir.Node) -> bool:
     found = next(_blends(node), None)
-    if found is None or not _is_closed(found) or any((weight < 0).any() for weight in found.weights):
+    if found is None or any((weight < 0).any() for weight in found.weights):
         return False
     if any(map(is_constant, found.values)):  # a map as it stands
         return False
@@ -86,20 +86,12 @@ def _blends(node: ir.Node) -> Iterator[_Blend]:
         for place in (0, 1):
             factor, difference = constant64(times.inputs[place]), times.inputs[1 - place]
             apart = None if difference is None else difference.producer()
-            if factor is None or apart is None or not is_standard(apart, "Sub"):
+            if factor is None or difference is None or apart is None or not is_standard(apart, "Sub"):
+                continue
+            if only_reader(difference) is not times:
                 continue
             p, q = apart.inputs
             if p is None or q is None or p is q or own not in (p, q) or p.dtype not in _WIDE:
                 continue
             weights = sign * factor + own_sign * (own is p), -sign * factor + own_sign * (own is q)
             yield _Blend((p, q), weights, (node, times, apart))
-
-
-def _is_closed(blend: _Blend) -> bool:
-    """Tell whether nothing else reads what the nodes but the first make."""
-    inside = set(blend.nodes)
-    return all(
-        not value.is_graph_output() and all(usage.node in inside for usage in value.uses())
-        for node in blend.nodes[1:]
-        for value in node.outputs
-    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from itertools import combinations
 from typing import Any
@@ -118,7 +118,7 @@ def export_batched(model: nn.Module, tensors: list[torch.Tensor], opset: int | N
     example = widened(tensors, specs)
     found = _exported(model, example, specs, opset)
     if isinstance(found, Exception) and cause_of(found) is None:  # what it keeps for one size (a grid) is that size's
-        another = _exported(model, _one_longer(example, specs), specs, opset)
+        another = _exported(model, _with_rows(example, specs, _rows(example, specs) + 1), specs, opset)
         found = found if isinstance(another, Exception) else another
     if not isinstance(found, Exception):
         return found
@@ -158,35 +158,35 @@ def _exported(model: nn.Module, tensors: list[torch.Tensor], specs: list[Spec], 
     except Exception as error:  # whatever it is: the caller asks for its cause
         return error
     for size in sizes_left_out(program.exported_program):
-        longer = [_as_long(x, size) if spec else x for x, spec in zip(tensors, specs, strict=True)]
-        if _runs(model, longer) is None and not _computes(program.model, model, longer):
+        resized = _with_rows(tensors, specs, size)
+        eager = _outputs(model, resized)
+        if not isinstance(eager, Exception) and not _computes(program.model, resized, eager):
             return SizeHeldError(f"forward computes something else for a size of {size} than for the example's")
     return program
 
 
-def _computes(graph: ir.Model, model: nn.Module, tensors: list[torch.Tensor]) -> bool:
-    """Whether a graph computes what the model does, roughly: another way of forward need not be another function."""
+def _computes(graph: ir.Model, tensors: list[torch.Tensor], eager: Sequence[torch.Tensor]) -> bool:
+    """Whether a graph computes what the model did, roughly: another way of forward need not be another function."""
     feeds = {str(value.name): to_numpy(x) for value, x in zip(graph.graph.inputs, tensors, strict=True)}
     try:
         found = Evaluator(graph).run(feeds).values()
     except Exception:  # whatever it is: the graph is of other sizes
         return False
-    with uncompiled(), torch.no_grad():
-        expected = [x.cpu() for x in model(*tensors)]
+    pairs = zip(found, (x.detach().cpu().double() for x in eager), strict=True)
     return all(
-        own.shape == x.shape and torch.allclose(own.double(), x.double(), _ROUGHLY, _ROUGHLY, equal_nan=True)
-        for own, x in zip(found, expected, strict=True)
+        x.shape == y.shape and torch.allclose(x.double(), y, _ROUGHLY, _ROUGHLY, equal_nan=True) for x, y in pairs
     )
 
 
-def _as_long(x: torch.Tensor, size: int) -> torch.Tensor:
-    """Return a tensor with ``size`` rows, the given ones in turn."""
-    return x[torch.arange(size, device=x.device) % x.shape[0]]
+def _with_rows(tensors: list[torch.Tensor], specs: list[Spec], count: int) -> list[torch.Tensor]:
+    """Return the tensors, those that have a dynamic batch with so many rows: the given ones in turn."""
+    return [
+        x[torch.arange(count, device=x.device) % len(x)] if spec else x for x, spec in zip(tensors, specs, strict=True)
+    ]
 
 
-def _one_longer(tensors: list[torch.Tensor], specs: list[Spec]) -> list[torch.Tensor]:
-    """Return the tensors, those that have a dynamic batch with one more of it."""
-    return [torch.cat([x, x[:1]]) if spec else x for x, spec in zip(tensors, specs, strict=True)]
+def _rows(tensors: list[torch.Tensor], specs: list[Spec]) -> int:
+    return next((len(x) for x, spec in zip(tensors, specs, strict=True) if spec), 0)  # all have as many
 
 
 def _partly_fixed(model: nn.Module, tensors: list[torch.Tensor], specs: list[Spec]) -> Iterator[list[Spec]]:
@@ -204,12 +204,17 @@ def _partly_fixed(model: nn.Module, tensors: list[torch.Tensor], specs: list[Spe
 
 def _runs(model: nn.Module, tensors: list[torch.Tensor]) -> Exception | None:
     """Return what the model raises on tensors that it was not given, or None."""
+    outputs = _outputs(model, tensors)
+    return outputs if isinstance(outputs, Exception) else None
+
+
+def _outputs(model: nn.Module, tensors: list[torch.Tensor]) -> Any:
+    """Return what the model returns, or the exception that it raises."""
     try:
         with uncompiled():
-            model(*tensors)
+            return model(*tensors)
     except Exception as error:  # whatever it is, it means the same: this model wants the batch it was given
         return error
-    return None
 
 
 def traces_fixed(model: nn.Module, tensors: list[torch.Tensor]) -> bool:

@@ -41,10 +41,10 @@ def written(plan: Plan) -> dict[ir.Node, Reason] | None:
     if problems:
         return problems
     plan.edits, refused = written_operators(solution, gone)
-    zeros = scales_by_zero(solution.ties)
-    for refusal in refused:  # the map by 0 has to stay, and not what it would not let go
-        if isinstance(refusal, UndoesZero):
-            problems |= dict.fromkeys(nearest_maps(refusal.node, plan, zeros), Reason(refusal.reason))
+    undoing = [refusal for refusal in refused if isinstance(refusal, UndoesZero)]
+    zeros = scales_by_zero(solution.ties) if undoing else ()
+    for undone in undoing:  # the map by 0 has to stay, and not what it would not let go
+        problems |= dict.fromkeys(nearest_maps(undone.node, plan, zeros), Reason(undone.reason))
     if problems:
         return problems
     for refusal in refused:

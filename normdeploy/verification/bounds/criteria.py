@@ -13,13 +13,14 @@ spread. The evidence for the constants is in docs/verification.md.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from normdeploy.array_types import Array, Floats
+from normdeploy.verification.sides.exact_agreement import is_float
 
 
 @dataclass(frozen=True)
@@ -236,6 +237,12 @@ def relative_rms(right: Array, found: Array) -> float:
         return float("inf")
     keep = np.isfinite(right) & np.isfinite(found)
     return rms(found[keep] - right[keep]) / (rms(right[keep]) or 1.0)
+
+
+def outputs_apart(right: Sequence[Array], found: Sequence[Array]) -> float:
+    """Return the largest :func:`relative_rms` of the outputs that are floats."""
+    pairs = ((x, y) for x, y in zip(right, found, strict=True) if is_float(y))
+    return max((relative_rms(x.astype(np.float64), y.astype(np.float64)) for x, y in pairs), default=0.0)
 
 
 def finite_alike(one: Array, other: Array) -> bool:

@@ -14,7 +14,7 @@ import torch
 
 from normdeploy.array_types import Array, Arrays
 from normdeploy.errors import GraphError
-from normdeploy.verification.bounds.criteria import relative_rms
+from normdeploy.verification.bounds.criteria import outputs_apart
 from normdeploy.verification.check_context import Context
 from normdeploy.verification.evaluation_cost import counted_by_sizes
 from normdeploy.verification.family_case import Evaluated
@@ -22,7 +22,7 @@ from normdeploy.verification.mutation.followed import follow_trace, keep_watched
 from normdeploy.verification.record.answers import Check, Question, Status
 from normdeploy.verification.sides.double import Seen
 from normdeploy.verification.sides.ensemble import RUNS, EnsembleReference
-from normdeploy.verification.sides.exact_agreement import is_float, plural, signature_problems
+from normdeploy.verification.sides.exact_agreement import plural, signature_problems
 from normdeploy.verification.sides.flat_values import UNIT_ROUNDOFF
 from normdeploy.verification.sides.output_pairs import match_outputs
 from normdeploy.verification.sides.two_sides import EagerReference, Reference, Refused, TracedReference
@@ -143,24 +143,15 @@ def _asks_precision(reference: Reference, example: Arrays, expected: Sequence[Ar
     """
     if not isinstance(reference, EagerReference) or reference.answers_precision:
         return False
-    apart = _apart(expected, truth)
+    apart = outputs_apart(truth, expected)
     if apart <= math.sqrt(torch.finfo(reference.precision).eps):
         return False
     reference.answers_precision = True
     with suppress(Refused):  # then it is no question of this answer
-        if 2 * _apart(expected, reference.truth(example)) < apart:
+        if 2 * outputs_apart(reference.truth(example), expected) < apart:
             return True
     reference.answers_precision = False
     return False
-
-
-def _apart(expected: Sequence[Array], truth: Sequence[Array]) -> float:
-    """Return by how much of their size floats differ."""
-    pairs = zip(expected, truth, strict=True)
-    return max(
-        (relative_rms(np.asarray(y, np.float64), np.asarray(x, np.float64)) for x, y in pairs if is_float(x)),
-        default=0.0,
-    )
 
 
 def _truth(context: Context, example: Arrays, seen: Seen | None = None) -> tuple[list[Array], list[Check]]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from normdeploy.array_types import Array
-from normdeploy.verification.bounds.criteria import finite_alike, relative_rms
+from normdeploy.verification.bounds.criteria import finite_alike, outputs_apart
 from normdeploy.verification.check_context import Context
 from normdeploy.verification.family_case import Case
 from normdeploy.verification.mutation.mutants import Mutant, Site
@@ -85,6 +85,4 @@ def _distance(a: Sequence[Array], b: Sequence[Array]) -> float | None:
     if any(x.shape != y.shape for x, y in zip(a, b, strict=True)):
         return None
     floats = [(x.astype(np.float64), y.astype(np.float64)) for x, y in zip(a, b, strict=True) if is_float(x)]
-    if not all(finite_alike(x, y) for x, y in floats):
-        return None
-    return max((relative_rms(y, x) for x, y in floats), default=0.0)
+    return outputs_apart(b, a) if all(finite_alike(x, y) for x, y in floats) else None
