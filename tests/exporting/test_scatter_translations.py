@@ -168,3 +168,21 @@ def test_the_norms_of_a_graph_network(tmp_path, how: str, kept: int):
     assert result.verdict.status == "pass", result.verdict.summary()
     assert [row.action for row in result.ledger].count("kept") == kept
     assert "for every input" in result.verdict.summary()
+
+
+class ByNarrowIntegers(nn.Module):
+    """Reading and writing by integers of 32 bits, which PyTorch takes as it does those of 64."""
+
+    def forward(self, x: Tensor, index: Tensor) -> list[Tensor]:
+        columns = index.flip(0)
+        rows, places = x.clone(), x.clone()
+        rows[index] = x[columns]
+        places[index, columns] = x[0, :2]
+        added = x.index_add(0, index, x[:2], alpha=2)
+        put = x.index_put((index,), x[:2], accumulate=True)
+        return [x[index, columns], x[:, index], rows, places, added, put]
+
+
+def test_integers_of_32_bits_say_where_to_read_and_to_write():
+    """torch's exporter gives them to GatherND and ScatterND, which onnxruntime then refuses to load."""
+    agree(ByNarrowIntegers(), torch.randn(4, 4), torch.tensor([1, 3], dtype=torch.int32))

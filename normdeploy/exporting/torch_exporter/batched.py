@@ -86,7 +86,7 @@ def _called(model: nn.Module, tensors: list[torch.Tensor], specs: list[Spec], op
             verbose=False,
             dynamic_shapes=tuple(specs) if any(specs) else None,
             opset_version=opset,
-            custom_translation_table={**translations(opset), **COMPLEX},
+            custom_translation_table={**COMPLEX, **translations(opset)},
         )
         assert program is not None  # it is where nothing is written to a file
         give_names_once(program.model)

@@ -271,7 +271,9 @@ COMPLEX: dict[Callable[..., Any], Callable[..., Any]] = {
 
 @contextmanager
 def complex_numbers_translated() -> Iterator[None]:
-    """Let torch's exporter take these for complex operands: what a user gives it counts for real ones alone."""
+    """Let torch's exporter take these for complex operands: what a user gives it counts for real ones alone, and is one
+    translation for each operator.
+    """
     registry: Any = ONNXRegistry
     register = registry.register_op
     known = set(COMPLEX.values())
@@ -279,6 +281,8 @@ def complex_numbers_translated() -> Iterator[None]:
     @wraps(register)
     def registered(self: Any, target: Any, function: Any, is_complex: bool = False) -> None:
         register(self, target, function, is_complex or function in known)
+        if function not in known and not is_complex and target in COMPLEX:
+            register(self, target, COMPLEX[target], True)
 
     registry.register_op = registered
     try:

@@ -1,4 +1,4 @@
-"""Writing into places: torch's scatter and index_reduce with a reduction.
+"""Writing into places and reading there: torch's scatter, index_reduce, index_put and indexing.
 
 ONNX reduces what stands in a place with its updates::
 
@@ -13,6 +13,7 @@ none for a ``reduce`` of scatter nor for index_reduce.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -44,6 +45,24 @@ def scatter_src(self: Any, dim: int, index: Any, src: Any) -> Any:
 def scatter_add(self: Any, dim: int, index: Any, src: Any) -> Any:
     """Translate aten.scatter_add."""
     return core.aten_scatter_add(self, dim, index, _of_index(src, index))
+
+
+def index(self: Any, indices: Sequence[Any]) -> Any:
+    """Translate aten.index, by integers of any type: GatherND takes those of 64 bits alone."""
+    return core.aten_index(self, [_wide(one) for one in indices])
+
+
+def index_put(self: Any, indices: Sequence[Any], values: Any, accumulate: bool = False) -> Any:
+    """Translate aten.index_put, by integers of any type: ScatterND takes those of 64 bits alone."""
+    return core.aten_index_put(self, [_wide(index) for index in indices], values, accumulate)
+
+
+def _wide(index: Any) -> Any:
+    if index is None or index.dtype in (ir.DataType.INT64, ir.DataType.BOOL):
+        return index
+    wide = op.Cast(index, to=ir.DataType.INT64)
+    wide.dtype, wide.shape = ir.DataType.INT64, index.shape  # torch's translation asks for them
+    return wide
 
 
 def scatter_with(self: Any, dim: int, index: Any, src: Any, reduce: str) -> Any:

@@ -186,15 +186,25 @@ def _every_index(specs: Sequence[InputRange]) -> list[InputRange] | None:
 
 
 def _lowest(spec: InputRange, rng: np.random.Generator) -> Array:
-    return spec.low + rng.integers(0, min(3, spec.high - spec.low + 1), spec.shape)
+    return _longest(spec, rng, spec.low + rng.integers(0, min(3, spec.high - spec.low + 1), spec.shape))
 
 
 def _highest(spec: InputRange, rng: np.random.Generator) -> Array:
-    return spec.high - rng.integers(0, min(3, spec.high - spec.low + 1), spec.shape)
+    return _longest(spec, rng, spec.high - rng.integers(0, min(3, spec.high - spec.low + 1), spec.shape))
 
 
 def _anywhere(spec: InputRange, rng: np.random.Generator) -> Array:
-    return rng.integers(spec.low, spec.high, spec.shape, endpoint=True)
+    return _longest(spec, rng, rng.integers(spec.low, spec.high, spec.shape, endpoint=True))
+
+
+def _longest(spec: InputRange, rng: np.random.Generator, drawn: Array) -> Array:
+    """Put the example's largest number among those of a vector that looks nothing up.
+
+    They may be lengths, of which the longest is that of a padded input: models look whether it is.
+    """
+    if drawn.ndim == 1 and drawn.size and not spec.table:
+        drawn[rng.integers(drawn.size)] = spec.high
+    return drawn
 
 
 def _in_order(spec: InputRange, rng: np.random.Generator) -> Array:
