@@ -34,6 +34,7 @@ from normdeploy.exporting.module.forward import (
     split_arguments,
 )
 from normdeploy.exporting.module.mode import ModeReport, evaluation_mode, fast_paths
+from normdeploy.exporting.module.packed_sequences import packed_sequences_padded
 from normdeploy.exporting.module.plain_tensors import module_tensors, plain_tensors_registered
 from normdeploy.exporting.module.state_updates import Updated, updates_seen, updates_traced
 from normdeploy.exporting.module.training_operators import statistics_unchanged, training_operators
@@ -221,6 +222,7 @@ def trace(
             hints,
             unscripted(),
             distributions_unchecked() as unchecked,
+            packed_sequences_padded(),
             flat_forward(model, arguments) as assigned,
         ):
             if dynamic_shapes is None:

@@ -118,7 +118,7 @@ def test_a_batch_that_a_recurrent_layer_counts_as_time_stays_dynamic(
 
 
 @pytest.mark.parametrize("given", [{}, {"nonlinearity": "relu", "bias": False, "bidirectional": True, "num_layers": 2}])
-def test_a_plain_recurrent_layer_is_one_operator_for_each_of_its_layers(given: dict[str, Any], tmp_path: Path):
+def test_a_recurrent_translations_layer_is_one_operator_for_each_of_its_layers(given: dict[str, Any], tmp_path: Path):
     """torch's exporter has no form for nn.RNN, and wrote each of the example's steps."""
     model = nn.RNN(6, 4, batch_first=True, **given).eval()
     nd.export(model, (torch.randn(2, 7, 6),), tmp_path / "net.onnx", dynamic_shapes=DYNAMIC, verify="quick")
