@@ -145,6 +145,7 @@ def transform(context: RewriteContext) -> tuple[ir.passes.PassBase, ...]:
         LowerEinsum(context, several=True),
         AddMaps(context),
         MovePads(context),
+        MergeBranches(context, maps_go=True),
         move,
         NormTables(context),
         trips,

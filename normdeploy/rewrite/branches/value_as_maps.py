@@ -96,10 +96,11 @@ class Search:
 
     Args:
         graph: chains do not leave it.
+        maps_go: affine maps are still to be moved, and cost nothing.
     """
 
-    def __init__(self, graph: ir.Graph) -> None:
-        self.graph = graph
+    def __init__(self, graph: ir.Graph, *, maps_go: bool = False) -> None:
+        self.graph, self.maps_go = graph, maps_go
         self._steps: dict[tuple[ir.Node, Frame], Reading | Apart | None] = {}
         self._found: dict[tuple[ir.Value, Frame, bool, int], Found] = {}
 
