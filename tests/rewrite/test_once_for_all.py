@@ -83,6 +83,11 @@ def test_what_is_computed_of_repeated_constants_is_a_constant(name: str):
     assert kinds[0][0] in ("Add", "Sub", "Mul")
 
 
+def test_a_table_that_two_layers_read_is_computed_of_one_in_both():
+    body = EXPANDED + "m = MatMul(e, W) w = Tanh(e) r = Mul(x, m) y = Add(r, w)"
+    assert compared(body, 3) == ["Mul", "Add"]
+
+
 @pytest.mark.parametrize("name", STAYS)
 def test_what_tells_samples_apart_stays(name: str):
     kinds = compared(STAYS[name], 2)
