@@ -77,7 +77,7 @@ class _Chain:
         if target is None or result.shape is None or value.shape is None or other is None or other.shape is None:
             return False
         sizes, times = shape_of(small), shapes.elements(target)
-        if not sizes or sizes[0] != 1 or len(result.shape) != len(sizes) or len(value.shape) > len(other.shape):
+        if not sizes or sizes[0] != 1 or not len(result.shape) == len(value.shape) == len(sizes) <= len(other.shape):
             return False
         if tuple(result.shape)[1:] != tuple(sizes)[1:]:
             once = [(1,) if self.source.op_type == "Tile" else (1, size) for size in sizes[1:]]
