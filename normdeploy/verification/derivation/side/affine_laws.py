@@ -11,7 +11,7 @@ import onnx_ir as ir
 from normdeploy.array_types import Floats
 from normdeploy.graph import FLOATS, compress
 from normdeploy.graph.traits import Trait, has
-from normdeploy.verification.derivation.gauges import composed, radius, ranked
+from normdeploy.verification.derivation.gauges import ScaledValue, composed, radius, ranked
 from normdeploy.verification.derivation.side.beyond import decides, is_cut
 from normdeploy.verification.derivation.side.checked_side import Side
 from normdeploy.verification.derivation.side.computed_rounding import off_by_rounding
@@ -25,7 +25,7 @@ _LONGEST = 64
 
 
 @dataclass(frozen=True)
-class Affine:
+class Affine(ScaledValue):
     """y = scale x + shift.
 
     Args:
@@ -36,9 +36,6 @@ class Affine:
         cancelled: size of the terms that add up to the shift, where more than its own is known (:attr:`terms`).
     """
 
-    value: ir.Value
-    scale: Floats
-    shift: Floats
     off_scale: Floats
     off_shift: Floats
     nodes: tuple[ir.Node, ...] = ()
@@ -50,11 +47,6 @@ class Affine:
         """Size of the terms that add up to the shift: its rounding in another tool's arithmetic is relative to them."""
         found: Floats = np.abs(self.shift) if self.cancelled is None else self.cancelled
         return found
-
-    @property
-    def is_identity(self) -> bool:
-        """y is x."""
-        return bool((self.scale == 1).all() and (self.shift == 0).all())
 
     @property
     def is_nothing(self) -> bool:
