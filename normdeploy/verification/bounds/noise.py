@@ -64,14 +64,12 @@ class NoisyGraph:
     def __init__(self, model: ir.Model, *, computed: Collection[str] = ()) -> None:
         self.evaluator = Evaluator(model)
         self._computed = computed
-        self._seed = 0
-        self._roundoff = self._exact = 0.0
+        self._seed, self._roundoff, self._exact = 0, 0.0, 0.0
         self._condensed: dict[tuple[str, str, int], Tensor] = {}
         self._one_size: set[tuple[str, str, int]] = set()
 
     @cached_property
     def _noisy(self) -> Evaluator:
-        """The graph with perturbed weights."""
         return Evaluator(self.graph, stored=self._weights)
 
     @cached_property
@@ -81,14 +79,13 @@ class NoisyGraph:
     @cached_property
     def _weights(self) -> dict[ir.Value, ir.TensorProtocol]:
         """What stands for weights, made with the first run that asks for it: many verdicts make none."""
-        found: dict[ir.Value, ir.TensorProtocol] = {}
-        gates, tables = gate_weights(self.graph), arithmetic_before(self.deciding)[1]
+        found, tables = dict[ir.Value, ir.TensorProtocol](), arithmetic_before(self.deciding)[1]
+        gates = gate_weights(self.graph)
         for number, value in enumerate(self.graph.initializers.values()):
             tensor = value.const_value
             # A scalar is a constant of the program, which folding leaves alone
             if tensor is not None and tensor.dtype in FLOATS and tensor.size > 1 and not _only_places(value):
-                reach = gates.get(value, 1.0)
-                found[value] = self._perturbed(tensor, number, reach, written=value.name in tables)
+                found[value] = self._perturbed(tensor, number, gates.get(value, 1.0), written=value.name in tables)
         return found
 
     @cached_property
@@ -227,8 +224,7 @@ class NoisyGraph:
         decided: dict[str, list[Tensor]] = {}
 
         def remember(node: ir.Node, results: list[Tensor]) -> None:
-            name = str(node.outputs[0].name)
-            if name in wanted:
+            if (name := str(node.outputs[0].name)) in wanted:
                 decided[name] = list(results)
 
         with torch.no_grad():

@@ -277,15 +277,8 @@ def _batch_norm(side: Side, node: ir.Node) -> Affine | None:
 
 
 _STEPS = {
-    "Identity": _same,
-    "Cast": _same,
-    "CastLike": _same,
+    **dict.fromkeys(("Identity", "Cast", "CastLike", "Reshape", "Expand", "Squeeze", "Unsqueeze", "Flatten"), _same),
     "Dropout": _dropout,
-    "Reshape": _same,
-    "Expand": _same,
-    "Squeeze": _same,
-    "Unsqueeze": _same,
-    "Flatten": _same,
     "Where": _chosen,
     "Concat": _joined_with_nothing,
     **dict.fromkeys(
