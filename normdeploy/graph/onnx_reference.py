@@ -12,6 +12,7 @@ from torch import Tensor
 
 from normdeploy.errors import GraphError
 from normdeploy.graph.operators.resampling import resampled_size
+from normdeploy.graph.support_vectors import SVMClassifier
 
 _LIMITS = {"no_more": np.zeros(1, np.int64), "no_overlap": np.zeros(1), "no_score": np.full(1, -np.inf)}
 """What a NonMaxSuppression whose limits are left out reads in their place: no score is too low, as in onnxruntime."""
@@ -47,7 +48,7 @@ def reference_session(node: ir.Node, opset: int, floats: torch.dtype) -> Referen
     imports = [onnx.OperatorSetIdProto(domain=node.domain, version=max(opset, since))]
     model = onnx.ModelProto(ir_version=10, graph=graph, opset_import=imports)
     try:
-        session = ReferenceEvaluator(model)
+        session = ReferenceEvaluator(model, new_ops=[SVMClassifier])
     except Exception as error:  # the reference raises plain RuntimeError, NotImplementedError and its own classes
         raise GraphError(
             f"operator {node.domain or 'ai.onnx'}::{node.op_type} ({node.name}) has no reference implementation "
