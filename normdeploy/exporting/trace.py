@@ -42,7 +42,6 @@ from normdeploy.exporting.torch_exporter.batched import export_batched, export_p
 from normdeploy.exporting.torch_exporter.causal_hints import causal_hints_given
 from normdeploy.exporting.torch_exporter.computed_weights import kept_values
 from normdeploy.exporting.torch_exporter.dynamic_shapes import fixed_after_all, user_shapes, widened
-from normdeploy.exporting.torch_exporter.exporter_repairs import drop_written_zero_bias, forget_times
 from normdeploy.exporting.torch_exporter.naming import name_plain_tensors, rename_values, separate_outputs
 from normdeploy.exporting.torch_exporter.trace_errors import (
     causes_from_here,
@@ -52,6 +51,7 @@ from normdeploy.exporting.torch_exporter.trace_errors import (
     too_deep,
 )
 from normdeploy.exporting.torch_exporter.unchecked_distributions import distributions_unchecked
+from normdeploy.exporting.torch_exporter.written_zero_bias import drop_written_zero_bias
 from normdeploy.graph.integer_weights import quantize_constants
 from normdeploy.nn.as_numpy import to_numpy
 from normdeploy.nn.contents import Before
@@ -248,7 +248,6 @@ def trace(
         updated = tuple(dict.fromkeys([*seen, *updates_traced(model, program.exported_program)]))
         graph = program.model.graph
         drop_written_zero_bias(graph)
-        forget_times(program.model)
         quantize_constants(graph, reciprocal=True)
         name_plain_tensors(graph, program.exported_program.constants, model)
     notes += [f"{row}: the file does not, every call finds what is there now" for row in updated]

@@ -34,7 +34,6 @@ _TYPES = {
 # the backend's level: all optimizations unless -1 (basic), 1 (extended) or 2 (none)
 _LEVELS = {"basic": -1, "extended": 1, "layout": 1, "disable": 2}
 
-
 _LABELS = "labels.txt"
 
 

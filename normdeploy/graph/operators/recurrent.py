@@ -33,6 +33,8 @@ _FUNCTIONS: dict[str, tuple[_Scaled, float | None, float | None]] = {
 }
 """An activation by its name in lower case, with alpha and beta where it has them."""
 
+_NONE = 99
+"""The index of no input."""
 
 _LSTM = 3
 """Activations of an LSTM; the last, that of the cell state, gets it unclipped, as in onnxruntime."""
@@ -117,13 +119,13 @@ def _run(
     gates: int,
     defaults: list[str],
     states: list[int],
-    peepholes: int = 99,
+    peepholes: int = _NONE,
 ) -> list[Tensor]:
     """Run an operator over time, in each direction.
 
     Args:
         step: the cell. gates: how many. defaults: its activations.
-        states: indices of the inputs that hold the initial states. peepholes: that of the peepholes.
+        states: indices of the inputs that hold the initial states. peepholes: that of the peepholes, if it has any.
     """
     x, w, r = (need(inputs, i) for i in range(3))
     bias, lengths, peep = optional(inputs, 3), optional(inputs, 4), optional(inputs, peepholes)

@@ -15,7 +15,7 @@ import onnx_ir as ir
 
 from normdeploy.array_types import Floats
 from normdeploy.graph import ExactTensor, Parts, constant_tensor
-from normdeploy.graph.edit import constant_of, drop_if_unread, free_name, rename, take_place
+from normdeploy.graph.edit import constant_of, drop_if_unread, free_name, rename, standing_for, take_place
 from normdeploy.rewrite.affine import bytes_moved as cost
 from normdeploy.rewrite.affine.affine_node import forget_written
 from normdeploy.rewrite.gauge.gauge import Gauge
@@ -248,14 +248,11 @@ class Edit:
         self.cost += cost.bias_bytes(result)
 
         def insert() -> None:
-            total = ir.Value(shape=result.shape, type=result.type)
-            name = result.name
-            take_place(total, result)
+            add, name = standing_for(node, "Add", [None, bias]), result.name
+            add.name = None if node.name is None else f"{node.name}.add"
+            take_place(add.outputs[0], result)
             result.name = free_name(self.graph, f"{name}.product")
-            add = ir.Node(
-                "", "Add", [result, bias], outputs=[total],
-                name=None if node.name is None else f"{node.name}.add", metadata_props=dict(node.metadata_props),
-            )  # fmt: skip
+            add.replace_input_with(0, result)  # which now nothing else reads
             self.made.append(add)
             self.graph.insert_after(node, add)
 

@@ -27,7 +27,7 @@ def integer_constant(value: ir.Value) -> Array | None:
 class KnownShapes:
     """Integers of shape expressions, element by element: a number, which dimension it is, or None where it is neither.
 
-    Scalars are held as one-element tuples with their rank in ``_rank``.
+    Held with their rank: 0 for a scalar, which is one element, and 1 for a vector.
 
     Attributes:
         told: whether sizes became known of what a Reshape writes.
@@ -35,8 +35,7 @@ class KnownShapes:
 
     def __init__(self) -> None:
         self.told = False
-        self._known: dict[ir.Value, _Dims] = {}
-        self._rank: dict[ir.Value, int] = {}
+        self._known: dict[ir.Value, tuple[_Dims, int]] = {}
 
     def visit(self, node: ir.Node, constant: _IntegerConstant = integer_constant) -> Array | None:
         """Follow one node; return its result where every element of it is known.
@@ -51,9 +50,7 @@ class KnownShapes:
         found = rule(self, node, constant)
         if found is None:
             return None
-        dims, rank = found
-        self._known[node.outputs[0]] = dims
-        self._rank[node.outputs[0]] = rank
+        dims, rank = self._known[node.outputs[0]] = found
         if not all(isinstance(dim, int) for dim in dims):
             return None
         array = np.array(dims, dtype=np.int64)
@@ -73,9 +70,9 @@ class KnownShapes:
         if node.op_type != "Reshape" or len(node.inputs) < 2 or node.inputs[1] is None or node.graph is None:
             return False
         target = node.inputs[1]
-        dims = self._known.get(target)
-        if dims is None:
+        if target not in self._known:
             return False
+        dims, _ = self._known[target]
         result = node.outputs[0].shape
         if result is not None and result.rank() == len(dims):
             # what stands for itself (-1) may be known from the result's shape
@@ -98,7 +95,7 @@ class KnownShapes:
         if value is None:
             return None
         if value in self._known:
-            return self._known[value], self._rank[value]
+            return self._known[value]
         array = constant(value)
         if array is None or array.ndim > 1 or array.dtype.kind not in "iu" or array.size > 64:
             return None
@@ -135,10 +132,7 @@ class KnownShapes:
 
     def _slice(self, node: ir.Node, constant: _IntegerConstant) -> tuple[_Dims, int] | None:
         data = self._read(node.inputs[0], constant)
-        if data is None or data[1] != 1:
-            return None
-        start, end, step = 0, len(data[0]), 1
-        if len(node.inputs) < 3:
+        if data is None or data[1] != 1 or len(node.inputs) < 3:
             return None
         bounds = [self._read(value, constant) for value in node.inputs[1:]]
         if bounds[0] is None or bounds[1] is None:
@@ -146,13 +140,9 @@ class KnownShapes:
         starts, ends = bounds[0][0], bounds[1][0]
         if len(starts) != 1 or not isinstance(starts[0], int) or not isinstance(ends[0], int):
             return None
-        start, end = starts[0], ends[0]
-        if optional(node, 4) is not None:
-            steps = bounds[3]
-            if steps is None or steps[0] != (1,):
-                return None
-            step = 1
-        return data[0][_clamp(start, len(data[0])) : _clamp(end, len(data[0])) : step], 1
+        if optional(node, 4) is not None and (bounds[3] is None or bounds[3][0] != (1,)):
+            return None
+        return data[0][_clamp(starts[0], len(data[0])) : _clamp(ends[0], len(data[0]))], 1
 
     def _concat(self, node: ir.Node, constant: _IntegerConstant) -> tuple[_Dims, int] | None:
         joined: list[Size | None] = []

@@ -29,37 +29,24 @@ def records(lines: Iterable[str], width: int = 0, read: Collection[int] = ()) ->
         width: how many cells a record has; 0 where that is not known.
         read: positions of the cells that hold numbers.
     """
-    source, back, taken, odd = iter(lines), deque[str](), list[str](), False
-
-    def following() -> str:
-        """Take a line, and more as long as a quote is left over; "" where no line is left to begin with."""
-        nonlocal odd
-        line = "" if taken and not odd else back.popleft() if back else next(source, "")
-        if taken and not line:
-            raise csv.Error("quotes come in pairs")
-        odd ^= line.count('"') % 2 == 1
-        taken.append(line)
-        return line
-
-    reader = csv.reader(iter(following, ""), strict=True)
-    while True:
-        taken.clear()
-        odd = False
-        cells, fault = list[str](), "a quote is opened and not closed, or stands where no cell begins or ends"
+    source, back = iter(lines), deque[str]()
+    while line := back.popleft() if back else next(source, ""):
+        taken, odd = [line], line.count('"') % 2
+        while odd and (line := back.popleft() if back else next(source, "")):
+            taken.append(line)
+            odd ^= line.count('"') % 2
+        reader, cells, fault = csv.reader(taken, strict=True), list[str](), ""
         try:
-            cells, fault = next(reader), ""
-        except StopIteration:
-            return
+            cells = next(reader)
         except csv.Error:
-            pass  # told below
-        if len(taken) > 1 and width and not fault:
+            fault = "a quote is opened and not closed, or stands where no cell begins or ends"
+        used = 1 if fault else reader.line_num
+        if used > 1 and width:
             broken = {at for at, cell in enumerate(cells) if "\n" in cell or "\r" in cell}
             if len(cells) != width or broken & set(read):
-                fault = "a quote is opened and not closed in its line"
-        if fault:
-            back.extendleft(reversed(taken[1:]))
-            del taken[1:]
-        text = "".join(taken)
+                used, fault = 1, "a quote is opened and not closed in its line"
+        back.extendleft(reversed(taken[used:]))
+        text = "".join(taken[:used])
         if fault:
             shown = text[:60].encode("latin-1", "replace").decode(errors="replace").strip()
             fault = f"{fault}: {shown!r}; expected quotes in pairs around cells: correct the line"

@@ -276,8 +276,8 @@ class _Checker:
         if target.rows:
             yield from laws_over_rows(relation, value, target, self.constants)
             return
-        plain = bool((target.scale == 1).all() and (target.shift == 0).all())
-        if plain and direct is not None and kind(direct) == kind(node) and target.value.index() == value.index():
+        plain = target.is_identity and target.value.index() == value.index()
+        if plain and direct is not None and kind(direct) == kind(node):
             known[direct] = confirm_same(relation, node, direct)
             yield known[direct] if isinstance(known[direct], Proof) else ""  # what is the most frequent is cheap to see
         yield from (law(relation, value, target) for law in _ABSORBING)

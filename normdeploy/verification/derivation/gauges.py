@@ -25,7 +25,21 @@ _ROUNDOFF = {
 
 
 @dataclass(frozen=True)
-class Claim:
+class ScaledValue:
+    """scale * value + shift, element by element."""
+
+    value: ir.Value
+    scale: Floats
+    shift: Floats
+
+    @property
+    def is_identity(self) -> bool:
+        """It is the value itself."""
+        return bool((self.scale == 1).all() and (self.shift == 0).all())
+
+
+@dataclass(frozen=True)
+class Claim(ScaledValue):
     """w = scale * value + shift, for every input.
 
     Args:
@@ -36,18 +50,10 @@ class Claim:
         terms: size of what the shift was summed from, in its unit and of its shape, where that is larger; 0 where not.
     """
 
-    value: ir.Value
-    scale: Floats
-    shift: Floats
     assumed: bool = False
     rows: bool = False
     guard: float = 0.0
     terms: Floats | float = 0.0
-
-    @property
-    def is_identity(self) -> bool:
-        """w is the value itself."""
-        return bool((self.scale == 1).all() and (self.shift == 0).all())
 
     def then(self, scale: Floats, shift: Floats) -> Claim:
         """Return the claim for scale * w + shift."""

@@ -54,7 +54,7 @@ def _counts_padding(node: ir.Node) -> bool:
 def reduction(node: ir.Node, ties: Ties) -> Gauge:
     """Tie a Reduce operator."""
     gauge, dims = ties.operand(node, 0), known_dims(required(node, 0))
-    axes = axes_of(node, 1, len(dims))
+    axes = axes_of(node, len(dims))
     if axes is None:
         raise Unfollowed("reduces along axes that are known at run time only")
     gauge = ties.along(gauge, axes, Tie(node, "reduces the axis along which it varies"))
@@ -138,9 +138,9 @@ def _kept_axes(node: ir.Node, rank: int) -> set[int]:
     return kept
 
 
-def axes_of(node: ir.Node, position: int, rank: int) -> list[int] | None:
-    """Return the axes listed in an attribute or an input; all by default, None where they are computed."""
-    operand = optional(node, position)
+def axes_of(node: ir.Node, rank: int) -> list[int] | None:
+    """Return the axes that a reduction lists (attribute or input 1); all by default, None where they are computed."""
+    operand = optional(node, 1)
     if operand is None:
         listed = list(node.attributes.get_ints("axes", ()))
         if listed or node.attributes.get_int("noop_with_empty_axes", 0) != 0:

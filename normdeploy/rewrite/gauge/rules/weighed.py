@@ -47,7 +47,7 @@ def weighed(node: ir.Node) -> Weighed | None:
     dims = dims_of(node.outputs[0])
     if total is None or dims is None or total.graph is not node.graph or not is_standard(total, "ReduceSum"):
         return None
-    axes = axes_of(total, 1, len(dims)) if total.inputs[0] is node.outputs[0] else None
+    axes = axes_of(total, len(dims)) if total.inputs[0] is node.outputs[0] else None
     if axes is None or len(axes) != 1:
         return None
     for weights, value in enumerate(node.inputs):

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
 import onnx_ir as ir
 
+from normdeploy.graph.operators import narrow_types
 from normdeploy.verification.derivation.integers.stepwise import Ints
 
+_FOLLOWED = (ir.DataType.UINT8, ir.DataType.INT8, ir.DataType.UINT16, ir.DataType.INT16)
+
 ENDS = {
-    dtype: (int(np.iinfo(dtype.numpy()).min), int(np.iinfo(dtype.numpy()).max))
-    for dtype in (ir.DataType.UINT8, ir.DataType.INT8, ir.DataType.UINT16, ir.DataType.INT16, ir.DataType.INT32)
-} | {ir.DataType.INT64: (-(2**63), 2**63 - 1), ir.DataType.BOOL: (0, 1)}
-"""Types of integers and their ends."""
+    **{dtype: narrow_types.ENDS[dtype] for dtype in _FOLLOWED},
+    ir.DataType.INT32: (-(2**31), 2**31 - 1),
+    ir.DataType.INT64: (-(2**63), 2**63 - 1),
+    ir.DataType.BOOL: (0, 1),
+}
+"""Types of integers that are followed here, and their ends."""
 
 
 class Unclear(Exception):

@@ -59,8 +59,7 @@ def _is(have: Array, dtype: ir.DataType | None, want: Array) -> bool:
 
 def _is_plain(regions: Regions) -> bool:
     """Tell whether what is read and what is returned is the source's, neither scaled nor shifted."""
-    target, claims = regions.target, regions.claims.values()
-    return bool((target.scale == 1).all() and (target.shift == 0).all()) and all(c.is_identity for c in claims)
+    return regions.target.is_identity and all(claim.is_identity for claim in regions.claims.values())
 
 
 def _is_apart(array: Array) -> bool:

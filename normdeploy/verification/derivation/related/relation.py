@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from normdeploy.array_types import Array, Floats
 from normdeploy.graph import FLOATS, compress
-from normdeploy.verification.derivation.gauges import Claim, ranked
+from normdeploy.verification.derivation.gauges import Claim, ScaledValue, ranked
 from normdeploy.verification.derivation.related.stored_rounding import Wrong
 from normdeploy.verification.derivation.side.affine_laws import back
 from normdeploy.verification.derivation.side.checked_side import Side
@@ -22,7 +22,7 @@ _NEAR = 48
 
 
 @dataclass(frozen=True)
-class Target:
+class Target(ScaledValue):
     """What a value of the file may stand for: w = scale * value + shift.
 
     Args:
@@ -30,9 +30,6 @@ class Target:
         rows: the value of the file holds w's rows, in another shape.
     """
 
-    value: ir.Value
-    scale: Floats
-    shift: Floats
     hinted: bool = False
     rows: bool = False
 
@@ -197,6 +194,6 @@ class Relation:
         return list(seen)
 
 
-def identity(w: ir.Value, rank: int, *, hinted: bool = False) -> Target:
+def identity(w: ir.Value, rank: int) -> Target:
     """Return the target of a value that is the source's."""
-    return Target(w, np.ones((1,) * rank), np.zeros((1,) * rank), hinted)
+    return Target(w, np.ones((1,) * rank), np.zeros((1,) * rank))

@@ -11,7 +11,7 @@ import onnx_ir as ir
 from normdeploy.array_types import Floats
 from normdeploy.graph import FLOATS, compress
 from normdeploy.graph.traits import Trait, has
-from normdeploy.verification.derivation.gauges import composed, radius, ranked
+from normdeploy.verification.derivation.gauges import ScaledValue, composed, radius, ranked
 from normdeploy.verification.derivation.side.beyond import decides, is_cut
 from normdeploy.verification.derivation.side.checked_side import Side
 from normdeploy.verification.derivation.side.computed_rounding import off_by_rounding
@@ -23,7 +23,7 @@ _LONGEST = 64
 
 
 @dataclass(frozen=True)
-class Affine:
+class Affine(ScaledValue):
     """y = scale x + shift.
 
     Args:
@@ -34,9 +34,6 @@ class Affine:
         cancelled: size of the terms that add up to the shift, where more than its own is known (:attr:`terms`).
     """
 
-    value: ir.Value
-    scale: Floats
-    shift: Floats
     off_scale: Floats
     off_shift: Floats
     nodes: tuple[ir.Node, ...] = ()
@@ -48,11 +45,6 @@ class Affine:
         """Size of the terms that add up to the shift: its rounding in another tool's arithmetic is relative to them."""
         found: Floats = np.abs(self.shift) if self.cancelled is None else self.cancelled
         return found
-
-    @property
-    def is_identity(self) -> bool:
-        """y is x."""
-        return bool((self.scale == 1).all() and (self.shift == 0).all())
 
     def gauges_as(self, scale: Floats, shift: Floats) -> bool:
         """Tell whether y = scale v + shift says that x is v."""

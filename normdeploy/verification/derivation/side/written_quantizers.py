@@ -20,6 +20,9 @@ from normdeploy.verification.derivation.side.spelled_operator import Spelling, W
 _ONE_AXIS, _AXES_AS_INPUT = 13, 18
 """The first operator sets whose Softmax looks at one axis, and whose ReduceMean reads its axes."""
 
+_STEPS = (1, 4)
+"""Where the steps of both operands of a convolution or a product stand."""
+
 
 def _real(writer: Writer, place: int, *, axis: int | None = None) -> ir.Value | None:
     """Write what stored integers stand for, given the place of the operand, its step and its zero point in a row."""
@@ -134,9 +137,9 @@ def _where(writer: Writer) -> bool:
     return _stored(writer, _computed(writer, "Where", writer.read(0), x, y), 7)
 
 
-def _bias(writer: Writer, place: int, steps: tuple[int, int], *, factor: float = 1.0) -> ir.Value | None:
-    """Write a bias of integers, which stand for multiples of the product of two steps."""
-    bias, constants = writer.read(place), [constant_tensor(writer.read(step)) for step in steps]
+def _bias(writer: Writer, place: int, *, factor: float = 1.0) -> ir.Value | None:
+    """Write a bias of integers, which stand for multiples of the product of both operands' steps."""
+    bias, constants = writer.read(place), [constant_tensor(writer.read(step)) for step in _STEPS]
     if bias is None or any(tensor is None for tensor in constants):
         return None
     a, b = (np.asarray(tensor.numpy(), np.float32) for tensor in constants if tensor is not None)
@@ -157,7 +160,7 @@ def _conv(writer: Writer) -> bool:
         return False
     operands = [x, w]
     if writer.read(8) is not None:
-        bias = _bias(writer, 8, (1, 4))
+        bias = _bias(writer, 8)
         if bias is None:
             return False
         operands.append(bias)
@@ -179,7 +182,7 @@ def _gemm(writer: Writer) -> bool:
         return False
     operands = [a, b]
     if writer.read(6) is not None:
-        bias = _bias(writer, 6, (1, 4), factor=attributes.get_float("alpha", 1.0))
+        bias = _bias(writer, 6, factor=attributes.get_float("alpha", 1.0))
         if bias is None:
             return False
         operands.append(bias)

@@ -9,7 +9,7 @@ from integer_layers import LAYER
 from onnx import helper, numpy_helper, parser
 
 from normdeploy.rewrite import rewrite
-from normdeploy.verification.derivation.written_again import alike
+from normdeploy.verification.mutation.same_file import same_graph
 
 
 def source(epsilon: float = 1e-5):
@@ -33,10 +33,10 @@ def written(epsilon: float = 1e-5):
 
 
 def test_the_same_reference_is_written_alike_and_another_is_not():
-    assert alike(written(), written())
-    assert not alike(written(), written(epsilon=0.1))
+    assert same_graph(written(), written())
+    assert not same_graph(written(), written(epsilon=0.1))
     plain = ir.from_proto(ir.to_proto(rewrite(source()).model))
-    assert not alike(written(), plain)
+    assert not same_graph(written(), plain)
 
 
 @pytest.mark.parametrize("of", ["weight", "factor", "addend", "divisor", "level"])
@@ -47,11 +47,11 @@ def test_one_other_number_is_another_file(of):
     array = value.const_value.numpy().copy()
     array.reshape(-1)[0] += 1
     value.const_value = ir.tensor(array, name=name)
-    assert not alike(written(), wrong)
+    assert not same_graph(written(), wrong)
 
 
 def test_another_attribute_is_another_file():
     wrong = written()
     node = next(node for node in wrong.graph if node.op_type == "ConvInteger")
     node.attributes["pads"] = ir.AttrInt64s("pads", [0, 0, 2, 2])
-    assert not alike(written(), wrong)
+    assert not same_graph(written(), wrong)
