@@ -15,7 +15,7 @@ from pathlib import Path
 import normdeploy.rewrite.affine.affine_operators as recognising
 import normdeploy.rewrite.gauge as engine
 
-_POSITION = {"Tie": 1, "refuse": 1, "Unfollowed": 0, "Refused": 1, "Reason": 0, "NoMatch": 1}
+_POSITION = {"Tie": 1, "refuse": 1, "Unfollowed": 0, "Refused": 1, "Reason": 0, "NoMatch": 1, "Stays": 0}
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -79,7 +79,8 @@ def judge_outputs(
     results = [r for r in results if not flips.explain(case, r, outputs, setting)]
     if may_be_cut and not all(result.holds for result in results):
         if not any(result.problems for result in results):
-            parts = _in_parts(context, case, ran or Ran(case.family.feeds, outputs), setting)
+            beyond = {result.index for result in results if not result.holds}
+            parts = _in_parts(context, case, ran or Ran(case.family.feeds, outputs), setting, beyond)
         if not parts.holds and not refined:  # what measures S anew costs more than two cuts
             known = {result.index for result in results}
             results = [result for result in hold_against(case, outputs) if result.index in known]
@@ -88,8 +89,7 @@ def judge_outputs(
         if result.judgement is None:
             continue
         measurement = _measure(case, result, outputs[result.index], str(setting))
-        beyond = not result.judgement.ratio <= 1
-        if beyond and parts.holds:
+        if not result.judgement.ratio <= 1 and parts.holds:
             measurement = replace(measurement, in_parts=parts.worst)
             case.rounding.admit(result.index, _error(case, result.index, outputs[result.index]))
         else:
@@ -125,7 +125,7 @@ def check_case(context: Context, case: Case) -> list[Check]:
     return []
 
 
-def _in_parts(context: Context, case: Case, ran: Ran, setting: Setting) -> InParts:
+def _in_parts(context: Context, case: Case, ran: Ran, setting: Setting, judged: Set[int]) -> InParts:
     """Hold a run part by part, where the file in float64 is the reference on these very inputs.
 
     It is asked of a file that is confirmed for every input, so what is left of a difference is what the rounding of
@@ -141,7 +141,7 @@ def _in_parts(context: Context, case: Case, ran: Ran, setting: Setting) -> InPar
             return InParts(False, why="the file in float64 is not the reference there")
     except GraphError as error:
         return InParts(False, why=f"the file cannot be evaluated in float64 on it ({error})")
-    return held_in_parts(context.subject, ran.feeds, ran.outputs, setting, seed=context.seed)
+    return held_in_parts(context.subject, ran.feeds, ran.outputs, setting, seed=context.seed, judged=judged)
 
 
 def _amplifies(case: Case) -> bool:

@@ -315,3 +315,35 @@ def test_two_cuts_have_no_border_in_common_and_hold_every_operator(deep: Exporte
         first, second = ({part.nodes[0] for part in cut[1:]} for cut in pair)
         assert not first & second
         assert first
+
+
+class Both(nn.Module):
+    """Two outputs, each of operators of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.other = Deep(), Deep()
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return self.one(x), self.other(x)
+
+
+def test_a_run_with_its_values_shown_speaks_for_each_output_that_ends_in_the_same_bits(tmp_path: Path, monkeypatch):
+    """Of fourteen outputs of a detector one was beyond its bound; others are fused where nothing is shown."""
+    torch.manual_seed(0)
+    args = (torch.randn(2, 6, 8, 8),)
+    side = Subject(save_graph(trace(Both().eval(), args).model, tmp_path / "both.onnx"))
+    feeds, setting = {side.input_names[0]: args[0].numpy()}, Setting()
+    outputs = side.run(feeds, setting)
+
+    def in_other_bits(model: bytes, setting: Setting) -> Any:
+        proto = onnx.load_from_string(model)
+        scaled(side.output_names[1], 1 + 2.0**-23)(proto)
+        return sessions.open_session(proto.SerializeToString(), setting)
+
+    monkeypatch.setattr(parts, "open_session", in_other_bits)
+    assert held_in_parts(side, feeds, outputs, setting, seed=0, judged={0}).holds
+    for judged in ({1}, {0, 1}, None):
+        assert "changes what the runtime computes" in held_in_parts(
+            side, feeds, outputs, setting, seed=0, judged=judged
+        ).why  # fmt: skip

@@ -100,9 +100,6 @@ def write_source(writer: Writer, source: Source) -> ir.Value:
     low, high = min(source.low, source.zero), max(source.high, source.zero)
     dtype = value.dtype if value.dtype in BYTES else byte_type(low, high)
     assert dtype is not None
-    low, high = BYTES[dtype]
-    if not low <= source.zero <= high:
-        raise Stays(f"its zero point {source.zero} is no {dtype.name.lower()}")
     value = writer.cast(value, dtype)
     for move in source.moves:
         value = writer.moved(move, value)

@@ -86,12 +86,12 @@ class ArraySource:
                     try:
                         stream.seek((part.first - row) * width, 1)
                         data = stream.read(part.size * width)
+                        if len(data) != part.size * width:
+                            raise EOFError("it ends before its arrays do")
                     except (EOFError, OSError, zipfile.BadZipFile, zlib.error) as error:
                         raise InputError(
                             f"{path} is damaged ({error}); expected a whole file: save it again"
                         ) from error
-                    if len(data) != part.size * width:
-                        raise InputError(f"{path} ends before its arrays do; expected a whole file: save it again")
                     values = np.frombuffer(data, dtype).reshape(part.size, *shape[1:])
                     feeds[spec.name] = fitted(values, spec.dtype, f"a value of input {spec.name!r}", bad)
                 row = part.first + part.size

@@ -8,9 +8,9 @@ runtime computed at its exit is held against that by the criterion of this part 
 .. math:: \lvert o_\text{exit} - f_\text{part}(o_\text{entry}) \rvert \le \text{the bound of } f_\text{part}
 
 The values between the parts are outputs of the run that is cut, so it is another session than the one that is judged: a
-runtime fuses nothing across a value that it has to give away. It speaks for the judged one only if it ends in the very
-same bits; then the judged output is what a chain of parts makes, each of which is right. Two cuts are made, and no
-border of one is a border of the other: what goes wrong at a border of one lies inside a part of the other. Where
+runtime fuses nothing across a value that it has to give away. It speaks for an output of the judged one only if it ends
+in the very same bits there; then that output is what a chain of parts makes, each of which is right. Two cuts are made,
+and no border of one is a border of the other: what goes wrong at a border of one lies inside a part of the other. Where
 showing so many values changes the bits, larger parts are tried.
 """
 
@@ -94,13 +94,27 @@ class _Part:
     fixed: Set[ir.Node]
 
 
-def held_in_parts(subject: Subject, feeds: Feeds, outputs: Sequence[Array], setting: Setting, *, seed: int) -> InParts:
+def held_in_parts(
+    subject: Subject,
+    feeds: Feeds,
+    outputs: Sequence[Array],
+    setting: Setting,
+    *,
+    seed: int,
+    judged: Collection[int] | None = None,
+) -> InParts:
     """Hold a run of the file part by part.
 
     Args:
         subject: the file, whose graph is known to be right. feeds: what it was run on. outputs: what came out.
         setting: how it was run. seed: of the noise.
+        judged: numbers of the outputs that it shall speak for; all by default.
     """
+    spoken_for = {
+        name: output
+        for i, (name, output) in enumerate(zip(subject.output_names, outputs, strict=True))
+        if judged is None or i in judged
+    }
     if weight_bytes(subject.model) > _LARGEST:
         return InParts(False, why=f"weights of more than {_LARGEST >> 20} MB are not cut into parts")
     why = ""
@@ -108,7 +122,7 @@ def held_in_parts(subject: Subject, feeds: Feeds, outputs: Sequence[Array], sett
         found: list[InParts] = []
         for parts in cuts(subject.model.graph, size):
             try:
-                one = _held(subject, parts, feeds, outputs, setting, seed)
+                one = _held(subject, parts, feeds, spoken_for, setting, seed)
             except GraphError as error:
                 return InParts(False, why=f"it cannot be cut into parts ({error})")
             if one is None:
@@ -123,15 +137,15 @@ def held_in_parts(subject: Subject, feeds: Feeds, outputs: Sequence[Array], sett
 
 
 def _held(
-    subject: Subject, parts: Sequence[_Part], feeds: Feeds, outputs: Sequence[Array], setting: Setting, seed: int
+    subject: Subject, parts: Sequence[_Part], feeds: Feeds, judged: Arrays, setting: Setting, seed: int
 ) -> InParts | None:
-    """Hold every part of one cut; None where the run with its values shown ends in other bits."""
+    """Hold every part of one cut; None where the run with its values shown ends in other bits of what is judged."""
     names = [str(value.name) for part in parts for value in part.exits]
     session = open_session(bare_proto(opened(subject.model, names)).SerializeToString(), setting)
     wanted = list(dict.fromkeys([*subject.output_names, *names]))
     ran = run_session(session, {name: feeds[name] for name in subject.input_names}, wanted)
     values: Arrays = {**feeds, **dict(zip(wanted, ran, strict=True))}
-    if not all(_same_bits(values[name], o) for name, o in zip(subject.output_names, outputs, strict=True)):
+    if not all(_same_bits(values[name], output) for name, output in judged.items()):
         return None
     worst = 0.0
     for part in parts:

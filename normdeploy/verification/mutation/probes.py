@@ -217,13 +217,13 @@ def _failed(context: Context, made: Cut, case: Case, problems: list[str], target
     )
     known = "" if export else one_pass_variance(made.file.model.graph)
     text += f"; {known}" if known else ""
-    words = _likely(context, made, case, targets, outputs) if export else ""
+    words = _closest(context, made, case, targets, outputs) if export else ""
     side = Side.EXPORT if export else Side.RUNTIME
     context.localization = Localization(case.family.name, side, where=made.where, op=targets[0].site.kind, likely=words)
     return Check(Question.SITE, Status.FAIL, text)
 
 
-def _likely(context: Context, made: Cut, case: Case, targets: Sequence[Target], outputs: Sequence[Array]) -> str:
+def _closest(context: Context, made: Cut, case: Case, targets: Sequence[Target], outputs: Sequence[Array]) -> str:
     """Name the mutant that explains the outputs: an epsilon written out at the site, or one of those that survived."""
     written = [s for _, sites in site_groups(context) for s in sites if s.is_epsilon and s.where == made.where]
     survived = list(dict.fromkeys(t.site for t in targets))
