@@ -88,7 +88,12 @@ def confirm_analytic(relation: Relation, value: ir.Value, target: Target, consta
         return f"{kind(node)}: it reads rows that sum to one, and differs where they do not"
     if isinstance(wrong, Wrong):
         # what another rounding of some constant explains is told of one operator: no number is known to be wrong
-        return Wrong(f"{kind(node)}: {wrong.text}", wrong.rounding, parts=() if wrong.rounding else tuple(theirs))
+        return Wrong(
+            f"{kind(node)}: {wrong.text}",
+            wrong.rounding,
+            parts=() if wrong.rounding else tuple(theirs),
+            last=wrong.last,
+        )
     if unseen_constants(pair):
         return f"{kind(node)}: some of its constants' numbers are too small beside others to be seen at any point"
     assumed = any(claim.assumed for claim in claims.values())
