@@ -12,6 +12,7 @@ from torch import Tensor
 
 from normdeploy.errors import GraphError
 from normdeploy.graph.operators.resampling import resampled_size
+from normdeploy.graph.support_vectors import SVMClassifier
 
 _LIMITS = {"no_more": np.zeros(1, np.int64), "no_overlap": np.zeros(1), "no_score": np.full(1, -np.inf)}
 """What a NonMaxSuppression whose limits are left out reads in their place: no score is too low, as in onnxruntime."""
@@ -47,7 +48,7 @@ def reference_session(node: ir.Node, opset: int, floats: torch.dtype) -> Referen
     imports = [onnx.OperatorSetIdProto(domain=node.domain, version=max(opset, since))]
     model = onnx.ModelProto(ir_version=10, graph=graph, opset_import=imports)
     try:
-        session = ReferenceEvaluator(model)
+        session = ReferenceEvaluator(model, new_ops=[SVMClassifier])
     except Exception as error:  # the reference raises plain RuntimeError, NotImplementedError and its own classes
         raise GraphError(
             f"operator {node.domain or 'ai.onnx'}::{node.op_type} ({node.name}) has no reference implementation "
@@ -109,6 +110,21 @@ def _keep_vectors(node: ir.Node, feeds: dict[str, npt.NDArray[np.generic]]) -> N
             feeds[str(value.name)] = feeds[str(value.name)].reshape(-1)
 
 
+def _numbers(result: object, node: ir.Node) -> Tensor:
+    """Return a result as a tensor.
+
+    Raises:
+        GraphError: it is text.
+    """
+    made = np.array(result)
+    if made.dtype.kind in "USO":
+        raise GraphError(
+            f"operator {node.op_type} ({node.outputs[0].name}) makes text; expected numbers: convert a classifier with "
+            "integers for its labels"
+        )
+    return torch.from_numpy(made)
+
+
 def run_reference(session: ReferenceEvaluator, node: ir.Node, inputs: list[Tensor | None]) -> list[Tensor]:
     """Evaluate one node by the reference implementation; gradients stop here. Empty stands for an output left out."""
     feeds: dict[str, npt.NDArray[np.generic]] = {}
@@ -124,5 +140,5 @@ def run_reference(session: ReferenceEvaluator, node: ir.Node, inputs: list[Tenso
     wanted = [str(output.name) for output in node.outputs if output.name]
     with np.errstate(all="ignore"):  # a sigmoid that saturates through exp's overflow is right, and NumPy warns of it
         results = session.run(wanted, feeds)
-    found = iter(result if isinstance(result, Tensor) else torch.from_numpy(np.array(result)) for result in results)
+    found = iter(result if isinstance(result, Tensor) else _numbers(result, node) for result in results)
     return [next(found) if output.name else torch.empty(0) for output in node.outputs]

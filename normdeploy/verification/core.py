@@ -59,6 +59,7 @@ from normdeploy.verification.sides.quantizer_ends import own_ends
 from normdeploy.verification.sides.sessions import Setting
 from normdeploy.verification.sides.subject import Subject
 from normdeploy.verification.sides.table_rows import own_tables
+from normdeploy.verification.sides.unmet_weights import own_weights
 from normdeploy.verification.sides.watch import Watch
 
 _DEPTH = 0.7
@@ -192,6 +193,7 @@ def _ask(context: Context, example: Arrays, data: Any) -> None:
             if graph is not None:
                 source = list(nodes_in(graph.graph))
                 ends = {**own_ends(opened, source), **own_tables(opened, source)}
+                ends.update(own_weights(row.node for row in context.proven.open if row.unlike))
             names = frozenset({*context.proven.to_be_seen, *ends})
             if names:
                 context.subject.watch = Watch(names, ends)

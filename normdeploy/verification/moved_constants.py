@@ -13,6 +13,7 @@ from torch import Tensor
 
 from normdeploy.array_types import Array, Floats
 from normdeploy.graph import FLOATS, Evaluator, ExactTensor, evaluate_node
+from normdeploy.graph.declared import declared_attributes, default_of
 from normdeploy.graph.evaluate import StandIn
 from normdeploy.graph.walk import nodes_in
 from normdeploy.verification.bounds.hashing import hashed_noise
@@ -99,8 +100,8 @@ class MovedGraph(Evaluator):
             tensor = self.graph.initializers[name].const_value
             assert tensor is not None
             self._numbers[name] = _moved(torch.from_numpy(np.array(tensor.numpy(), np.float64)), seed)
-        others = {node: _with_moved_attributes(node, seed) for node in nodes_in(self.graph)}
         imports = dict(self.graph.opset_imports)
+        others = {node: _with_moved_attributes(node, imports, seed) for node in nodes_in(self.graph)}
         self._others: dict[ir.Node, StandIn] = {
             node: partial(_evaluated, other, imports) for node, other in others.items() if other is not None
         }
@@ -122,10 +123,16 @@ def _evaluated(node: ir.Node, imports: Mapping[str, int], values: Sequence[Tenso
     return evaluate_node(node, list(values), opset_imports=imports)
 
 
-def _with_moved_attributes(node: ir.Node, seed: int) -> ir.Node | None:
-    """Return an operator of no graph with its float attributes moved; None where it has none."""
+def _with_moved_attributes(node: ir.Node, imports: Mapping[str, int], seed: int) -> ir.Node | None:
+    """Return an operator of no graph with its float attributes moved; None where it has none.
+
+    Those that are absent are moved as well: the numbers of a Selu are float32's by declaration.
+    """
     moved: dict[str, ir.Attr] = {}
-    for name, attribute in node.attributes.items():
+    declared = declared_attributes(node, imports.get(node.domain, 1))
+    defaults = {name: default_of(one) for name, one in declared.items() if name not in node.attributes}
+    own = {**node.attributes, **{name: one for name, one in defaults.items() if one is not None}}
+    for name, attribute in own.items():
         if attribute.type == ir.AttributeType.FLOAT:
             number = _moved(torch.tensor(attribute.value, dtype=torch.float64), seed)
             moved[name] = ir.AttrFloat32(name, float(number))
@@ -137,7 +144,7 @@ def _with_moved_attributes(node: ir.Node, seed: int) -> ir.Node | None:
         return None
     read = [None if value is None else ir.Value(name=value.name) for value in node.inputs]
     made = [ir.Value(name=value.name) for value in node.outputs]
-    attributes = [moved.get(name, attribute) for name, attribute in node.attributes.items()]
+    attributes = [*(one for name, one in node.attributes.items() if name not in moved), *moved.values()]
     return ir.Node(node.domain, node.op_type, read, attributes, outputs=made, version=node.version, name=node.name)
 
 

@@ -524,3 +524,13 @@ def test_dynamic_shapes_of_another_structure_are_refused_by_their_place(shapes, 
         return
     with pytest.raises(InputError, match=re.escape(words)):
         trace(Two(), args, dynamic_shapes=shapes)
+
+
+@pytest.mark.parametrize("result", [(), {"loss": 1}], ids=str)
+def test_a_forward_that_returns_no_tensor_is_refused(result):
+    class Nothing(nn.Module):
+        def forward(self, _):
+            return result
+
+    with pytest.raises(ModelError, match="forward returns no tensor; expected at least one"):
+        trace(Nothing(), torch.ones(2, 3))

@@ -222,3 +222,20 @@ def test_a_remainder_is_no_mask(write: Callable[..., Path], behind: str) -> None
     assert verify(right, write(text, "same", by=np.array(5), one=np.array([1])), level="quick").status == "pass"
     verdict = verify(right, write(text, "file", by=np.array(6), one=np.array([1])), level="quick")
     assert verdict.status in ("fail", "not-exercised"), verdict.summary()
+
+
+SLICED = """<ir_version: 8, opset_import: ["": 18]> g (float[n,4] x) => (float[n,3] y)
+    <float[4,3] w = {0.5, -0.2, 0.1, 0.3, 0.7, -0.4, 0.2, -0.6, 0.9, -0.1, 0.8, 0.4}, float zero = {0.0},
+    int64[1] none = {0}, int64[1] one = {1}, int64[1] far = {1000}> { %s y = MatMul(h, w) }"""
+CUT = "g = Greater(x, zero) c = Cast<to = 1>(g) s = Shape<start = 0, end = 1>(x) e = %s h = Slice(c, none, e, none)"
+BY_SIGNS = "g = Sign(x) h = Relu(g)"
+"""The same without the cut, in front of which nothing is known by algebra: samples judge it."""
+
+
+@pytest.mark.parametrize(("end", "idle"), [("Div(s, one)", False), ("Min(s, far)", True)])
+def test_a_cut_that_leaves_nothing_out_at_any_size_need_not_act(end: str, idle: bool, tmp_path: Path) -> None:
+    """As what splits a batch into as many parts as a layer dilates: one."""
+    for name, body in (("source", CUT % end), ("file", BY_SIGNS)):
+        onnx.save(onnx.parser.parse_model(SLICED % body), tmp_path / f"{name}.onnx")
+    verdict = verify(tmp_path / "source.onnx", tmp_path / "file.onnx", level="quick")
+    assert ("the reference's Slice" in verdict.summary()) == idle, verdict.summary()

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
 from onnx import numpy_helper
 
+from normdeploy.verification import verify
 from normdeploy.verification.derivation.checker import check_derivation
 from normdeploy.verification.derivation.gauges import alike
 from normdeploy.verification.derivation.related.stored_rounding import compare
@@ -60,3 +63,23 @@ def test_gauges_with_an_infinity_are_alike_only_if_both_have_it(other):
     assert alike(np.array([1.0, INF]), np.array([1.0, INF]))
     assert not alike(np.array([1.0, other]), np.array([1.0, INF]))
     assert not alike(np.array([1.0, INF]), np.array([1.0, other]))
+
+
+@pytest.mark.parametrize("size", [2, 3, 6])
+@pytest.mark.parametrize("damaged", [False, True])
+def test_the_least_number_may_stand_for_minus_infinity(size: int, damaged: bool, tmp_path: Path):
+    """As torch's exporter writes a causal mask: where no row is masked whole, samples show one function."""
+    mask = np.where(np.tril(np.ones((size, size))), 0, -INF).astype(np.float32)
+    least = np.maximum(mask, np.finfo(np.float32).min)
+    if damaged:
+        least[0, 1] = 0
+    for name, numbers in (("source", mask), ("file", least)):
+        proto = onnx.parser.parse_model(
+            f"""<ir_version: 10, opset_import: ["": 20]> g (float[n,{size},4] q) => (float[n,{size},4] y) {{
+            k = Transpose<perm = [0, 2, 1]>(q) s = MatMul(q, k) a = Add(s, m)
+            p = Softmax<axis = -1>(a) y = MatMul(p, q) }}"""
+        )
+        proto.graph.initializer.append(numpy_helper.from_array(numbers, "m"))
+        onnx.save(proto, tmp_path / f"{name}.onnx")
+    verdict = verify(tmp_path / "source.onnx", tmp_path / "file.onnx", level="quick")
+    assert verdict.status == ("fail" if damaged else "pass"), verdict.summary()

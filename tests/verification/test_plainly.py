@@ -138,6 +138,17 @@ JOINED = {
         'y = com.microsoft.FusedGemm<alpha=0.5,transB=1,activation="LeakyRelu",activation_alpha=0.2>(x, w, c)',
         {"w": (5, 4), "c": (5,)},
     ),
+    **{
+        f"FusedGemm, {name}": (f'y = com.microsoft.FusedGemm<transB=1,activation="{name}"{given}>(x, w)', {"w": (5, 4)})
+        for name, given in {
+            "Elu": ",activation_alpha=0.7",
+            "HardSigmoid": ",activation_alpha=0.3,activation_beta=0.4",
+            "Selu": ",activation_alpha=1.6,activation_gamma=1.1",
+            "Softplus": "",
+            "Softsign": "",
+            "ThresholdedRelu": ",activation_alpha=0.3",
+        }.items()
+    },
     "SkipLayerNormalization": (
         "y, m, i, t = com.microsoft.SkipLayerNormalization<epsilon=1e-2>(x, z, s, b, c)",
         {"z": (3, 4), "s": (4,), "b": (4,), "c": (4,)},

@@ -125,3 +125,15 @@ class Counting(Scaled):
 def test_all_runs_are_made_before_a_difference_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     _, graphs, status = judged(Counting(24).eval(), torch.randn(4, 8), tmp_path, monkeypatch)
     assert (graphs, status) == (8, "note")
+
+
+def test_numbers_that_an_operator_declares_are_rounded_too(tmp_path: Path) -> None:
+    """The two numbers of a Selu are in no file: ONNX declares float32's, torch computes with their own."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 6), nn.SELU(), nn.LayerNorm(6), nn.Linear(6, 6), nn.SELU()).eval()
+    x = torch.randn(5, 8)
+    traced = trace(model, (x,))
+    save_graph(rewrite(traced.model).model, tmp_path / "net.onnx")
+    verdict = verify(model, tmp_path / "net.onnx", args=(x,), traced=traced)
+    assert verdict.check("traced").status == "pass", verdict.summary()
+    assert verdict.status == "pass", verdict.summary()

@@ -133,12 +133,10 @@ def _local_response(call: Call, inputs: Inputs) -> Tensor:
 
 
 def affine(call: Call, inputs: Inputs) -> Tensor:
-    """Return s * x + t (internal operator): s, t broadcast against x, or vectors along ``axis`` where that is given."""
+    """Return s * x + t (internal operator); s and t broadcast against x."""
+    del call
     x, s, t = need(inputs, 0), need(inputs, 1), need(inputs, 2)
-    if "axis" not in call.node.attributes:
-        return x * s + t
-    axis = call.attr("axis", 1) % max(x.dim(), 1)
-    return x * channelwise(s, x.dim(), axis) + channelwise(t, x.dim(), axis)
+    return x * s + t
 
 
 NORMALIZATION: dict[str, Implementation] = {

@@ -32,7 +32,6 @@ class Region:
     after: list[ir.Node] = field(default_factory=list)
     pairs: list[tuple[ir.Value, ir.Value]] = field(default_factory=list)
     _successors: dict[ir.Value, ir.Value] = field(default_factory=dict)
-    _counterparts: list[tuple[ir.Value, ir.Value]] = field(default_factory=list)
 
     def replace(self, old: ir.Node, inputs: Sequence[ir.Value | None]) -> ir.Node:
         """Make a node in place of ``old``: other inputs, the same attributes, as many outputs."""
@@ -47,7 +46,7 @@ class Region:
             name=old.name,
             metadata_props=dict(old.metadata_props),
         )
-        return self.adopt(node, after=old, stands_for=old)
+        return self.adopt(node, after=old)
 
     def insert(self, op_type: str, inputs: Sequence[ir.Value | None], *, after: ir.Node, like: ir.Value) -> ir.Node:
         """Make one more standard operator behind ``after``; its result has the type and shape of ``like``."""
@@ -57,18 +56,10 @@ class Region:
         self.after.append(node)
         return node
 
-    def adopt(self, node: ir.Node, *, after: ir.Node, stands_for: ir.Node | None = None) -> ir.Node:
-        """Insert a ready-made node behind ``after``.
-
-        Args:
-            node: the new node.
-            after: where it stands.
-            stands_for: the old node whose results have the same shapes; who looks at those looks at the new ones.
-        """
+    def adopt(self, node: ir.Node, *, after: ir.Node) -> ir.Node:
+        """Insert a ready-made node behind ``after``."""
         self.graph.insert_after(after, node)
         self.after.append(node)
-        if stands_for is not None:
-            self._counterparts.extend(zip(stands_for.outputs, node.outputs, strict=True))
         return node
 
     def constant(
@@ -112,30 +103,17 @@ class Region:
         Raises:
             RewriteError: the region's results changed.
         """
-        self._rewire()
         self.before, self.after = in_order(self.before), in_order(self.after)
         outside = _read_from_outside(self.before, self.after)
         inputs = list(dict.fromkeys([*outside, *feeds]))
         context.check_region(rule, site, self.before, self.after, inputs, self.pairs, feeds=feeds)
         for old, new in self.pairs:
             take_place(new, old)
-        for old, new in self._counterparts:
-            for usage in list(old.uses()):
-                if reads_shape_only(usage.node):
-                    usage.node.replace_input_with(usage.idx, new)
         take_out(self.before)
         for new, old in self._successors.items():
             name = old.name
             if name and not old.is_initializer() and name not in self.graph.initializers and new.is_initializer():
                 rename(new, name)
-
-    def _rewire(self) -> None:
-        """Let new nodes read each other's results where the old ones did."""
-        mapped = dict(self.pairs)
-        for node in self.after:
-            for index, value in enumerate(node.inputs):
-                if value is not None and value in mapped:
-                    node.replace_input_with(index, mapped[value])
 
     def discard(self) -> None:
         """Take the new nodes and constants out again."""

@@ -260,9 +260,8 @@ def _unbiased_ratio(norm: Norm, x: ir.Value, builder: Builder) -> ir.Value:
     return builder.scalar("Div", [count, rest], builder.dtype)
 
 
-def emittable(norm: Norm, x: ir.Value, opset: int) -> str:
+def emittable(norm: Norm, x: ir.Value) -> str:
     """Return why a normalization cannot be written as operators here; empty if it can."""
-    dims = list(x.shape or ())
     kind = x.dtype or ir.DataType.FLOAT
     with np.errstate(over="ignore"):
         stored = [array.astype(kind.numpy()).astype(np.float64) for array in (norm.scale, norm.shift)]
@@ -270,12 +269,6 @@ def emittable(norm: Norm, x: ir.Value, opset: int) -> str:
         return f"its scale or shift, taken together, would overflow {kind.name.lower()}"
     if loses_digits(kind, norm.scale):
         return f"its scale, taken together, would lose digits: {kind.name.lower()} has fewer for numbers so small"
-    if norm.outside or norm.correction:
-        if opset < 18:
-            return f"its short form needs operator set 18, this graph has {opset}; export with opset_version=18"
-        return ""
-    if norm.centred and opset < 17 and not is_instance(norm, dims, False):
-        return f"LayerNormalization needs operator set 17, this graph has {opset}; export with opset_version=18"
     return ""
 
 

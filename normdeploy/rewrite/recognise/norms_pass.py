@@ -129,7 +129,7 @@ class RecogniseNorms(RewritePass):
         norm, _ = self._admit_approximation(found)
         if over_the_batch(norm, found.region.x, model.graph):
             return companions_row(seed, found)
-        reason = emittable(norm, found.region.x, model.graph.opset_imports.get("", 0))
+        reason = emittable(norm, found.region.x)
         if not reason and needs_rms(norm) and not self._spelled(model):
             self._raise_for_rms(model)
         return kept_row(seed, found, reason) if reason else None

@@ -16,6 +16,7 @@ import onnx_ir as ir
 
 from normdeploy.errors import GraphError, InputError
 from normdeploy.graph import Evaluator, constant_tensor
+from normdeploy.graph.linear_view import linear_of
 from normdeploy.graph.traits import Trait, has
 from normdeploy.verification.check_context import Context
 from normdeploy.verification.checks.reference_runs import add_case
@@ -118,6 +119,10 @@ def _what(watch: Watch, node: ir.Node) -> str:
         return (
             f"read its table, which the reference does not have, and never {shortened([f'row {row}' for row in left])}"
         )
+    if str(node.outputs[0].name) in watch.ends and linear_of(node) is not None:
+        name = str(node.outputs[0].name)
+        unmet = [f"channel {c}" for c in watch.ends[name] if c not in watch.reached[name]]
+        return f"has weights that are not the reference's, and read nothing but 0 in {shortened(unmet)}"
     if str(node.outputs[0].name) in watch.ends:
         return "cuts elsewhere than any quantizer of the reference, and never reached both ends"
     if has(node, Trait.COMPARES) or _is_truth(node):

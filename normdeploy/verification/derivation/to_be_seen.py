@@ -15,7 +15,7 @@ from normdeploy.graph.traits import Trait, has
 from normdeploy.graph.walk import values_read
 from normdeploy.verification.derivation.related.relation import Relation
 from normdeploy.verification.derivation.related.report import Row
-from normdeploy.verification.derivation.side.beyond import NO_END, decides, is_one_sided
+from normdeploy.verification.derivation.side.beyond import NO_END, cuts, decides, is_one_sided
 from normdeploy.verification.derivation.side.body_graphs import bodies_of
 from normdeploy.verification.derivation.side.checked_side import Side
 from normdeploy.verification.derivation.side.operands import inputs_of, kind
@@ -66,7 +66,7 @@ def to_be_seen(side: Side, open_nodes: Iterable[ir.Node]) -> list[str]:
     """
     found: dict[str, None] = {}
     for node in open_nodes:
-        if _may_do_nothing(side, node):
+        if _may_do_nothing(side, node) and not _keeps_all(side, node):
             found[str(node.outputs[0].name)] = None
         for one in _deciding(side, node):
             found[str(one.outputs[0].name)] = None
@@ -109,12 +109,21 @@ def _guards(side: Side, node: ir.Node) -> bool:
 
 
 def _keeps_all(side: Side, node: ir.Node) -> bool:
-    """Tell whether an operator is a Slice from the first element to the last, whatever the size."""
+    """Tell whether an operator is a Slice from the first element to the last, whatever the size.
+
+    It is one where it left nothing out at any assignment, and no bound was always within a size or always beyond it.
+    """
     if kind(node) != "Slice":
         return False
-    starts, ends, _, steps = ([side.constant(v) for v in inputs_of(node)[1:]] + [None] * 4)[:4]
-    forward = steps is None or bool((steps == 1).all())
-    return starts is not None and ends is not None and forward and not starts.any() and bool((ends >= NO_END).all())
+    read, starts, ends, _, steps = (inputs_of(node) + [None] * 5)[:5]
+    step = None if steps is None else side.constant(steps)
+    if steps is not None and (step is None or bool((step != 1).any())):
+        return False
+    first, last = side.constant(starts), side.constant(ends)
+    if first is not None and last is not None and not first.any() and bool((last >= NO_END).all()):
+        return True
+    shapes = () if read is None else side.shapes(read)
+    return bool(shapes) and shapes == side.shapes(node.outputs[0]) and not cuts(side, node)
 
 
 def _may_do_nothing(side: Side, node: ir.Node) -> bool:

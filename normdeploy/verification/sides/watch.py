@@ -12,9 +12,11 @@ from torch import Tensor
 
 from normdeploy.array_types import Array
 from normdeploy.graph import constant_tensor
+from normdeploy.graph.linear_view import linear_of
 from normdeploy.graph.operator_evaluation import as_constant, promote
 from normdeploy.graph.traits import Trait, has
 from normdeploy.verification.sides.flat_values import Feeds
+from normdeploy.verification.sides.unmet_weights import nonzero_channels
 
 NEGATED = -1
 """In place of an operand's place: its negative, which is all that an Abs returns of numbers below 0."""
@@ -44,7 +46,8 @@ class Watch:
             that keeps it from 0.
         values: all values of the run at hand.
         ends: of the integers that some quantizers among them make; these act where both were reached. Of what reads a
-            table the rows; it acts where each was chosen.
+            table the rows; it acts where each was chosen. Of what has weights of its own the channels that it reads;
+            it acts where each was something else than 0.
         reached: those that were.
     """
 
@@ -86,9 +89,8 @@ class Watch:
             return
         self.ran[name] = node
         if name in self.ends:
-            made = results[0].numpy() if node.op_type != "Gather" else self._rows(node, len(self.ends[name]))
-            self.reached.setdefault(name, set()).update(end for end in self.ends[name] if (made == end).any())
-            if len(self.reached[name]) == len(self.ends[name]):
+            self.reached.setdefault(name, set()).update(self._reached(name, node, results[0]))
+            if self.reached[name].issuperset(self.ends[name]):
                 self.acted.add(name)
             return
         if results[0].dtype is torch.bool:
@@ -108,6 +110,16 @@ class Watch:
             self.numbers[name] = None
         if not self.same[name] and self.numbers[name] is None:
             self.acted.add(name)
+
+    def _reached(self, name: str, node: ir.Node, result: Tensor) -> set[int]:
+        """Return which of an operator's ends this run reached."""
+        ends = self.ends[name]
+        linear = linear_of(node)
+        if linear is not None:
+            data = self._held(linear.value(linear.data))
+            return set() if data is None else nonzero_channels(linear, data)
+        made = result.numpy() if node.op_type != "Gather" else self._rows(node, len(ends))
+        return {end for end in ends if (made == end).any()}
 
     def _rows(self, node: ir.Node, count: int) -> Array:
         """Return the rows of a table that an operator read."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
@@ -13,24 +13,61 @@ from normdeploy.graph.operators.linear_operators import LINEAR
 from normdeploy.graph.operators.pooling import POOLING
 from normdeploy.graph.operators.windows import pad_spatial
 
-_ACTIVATIONS: dict[str, Callable[[Tensor, list[float]], Tensor]] = {
-    "": lambda x, _: x,
-    "Relu": lambda x, _: torch.relu(x),
-    "Sigmoid": lambda x, _: torch.sigmoid(x),
-    "Tanh": lambda x, _: torch.tanh(x),
-    "LeakyRelu": lambda x, p: functional.leaky_relu(x, p[0] if p else 0.01),
-    "Clip": lambda x, p: x.clamp(p[0], p[1]),
-    "HardSwish": lambda x, _: functional.hardswish(x),
-    "HardSigmoid": lambda x, p: (p[0] * x + p[1]).clamp(0, 1) if p else (0.2 * x + 0.5).clamp(0, 1),
+PARAMETERS: Mapping[str, tuple[tuple[str, float], ...]] = {
+    "Elu": (("alpha", 1.0),),
+    "HardSigmoid": (("alpha", 0.2), ("beta", 0.5)),
+    "HardSwish": (),
+    "LeakyRelu": (("alpha", 0.01),),
+    "Relu": (),
+    "Selu": (("alpha", 1.6732631921768188), ("gamma", 1.0507010221481323)),
+    "Sigmoid": (),
+    "Softplus": (),
+    "Softsign": (),
+    "Tanh": (),
+    "ThresholdedRelu": (("alpha", 1.0),),
+}
+"""Activations that onnxruntime joins with a product or a convolution: names and defaults of their parameters, in order.
+
+A Clip, whose two have no default, is one besides.
+"""
+
+_ACTIVATIONS: dict[str, Callable[..., Tensor]] = {
+    "Clip": lambda x, low, high: x.clamp(low, high),
+    "Elu": functional.elu,
+    "HardSigmoid": lambda x, alpha, beta: (alpha * x + beta).clamp(0, 1),
+    "HardSwish": functional.hardswish,
+    "LeakyRelu": functional.leaky_relu,
+    "Relu": torch.relu,
+    "Selu": lambda x, alpha, gamma: gamma * functional.elu(x, alpha),
+    "Sigmoid": torch.sigmoid,
+    "Softplus": lambda x: torch.logaddexp(x, torch.zeros_like(x)),
+    "Softsign": functional.softsign,
+    "Tanh": torch.tanh,
+    "ThresholdedRelu": lambda x, alpha: torch.where(x > alpha, x, torch.zeros_like(x)),
 }
 
 
 def activated(call: Call, x: Tensor, parameters: list[float]) -> Tensor:
-    """Return x behind the activation that a node names; the node's ``activation`` is absent for none."""
+    """Return x behind the activation that a node names; the node's ``activation`` is absent for none.
+
+    Args:
+        parameters: of the activation, in order; the last may be left out.
+    """
     name = call.attr("activation", "")
+    if not name:
+        return x
     if name not in _ACTIVATIONS:
         raise NotImplementedError(name)
-    return _ACTIVATIONS[name](x, parameters)
+    return _ACTIVATIONS[name](x, *parameters, *(number for _, number in PARAMETERS.get(name, ())[len(parameters) :]))
+
+
+def parameters_of(attributes: Callable[[str, float], float], activation: str) -> list[float]:
+    """Return the parameters of the activation of a FusedGemm, which names each.
+
+    Args:
+        attributes: returns an attribute, by its name and default. activation: its name; "" for none.
+    """
+    return [attributes(f"activation_{name}", default) for name, default in PARAMETERS.get(activation, ())]
 
 
 def one(result: object) -> Tensor:
@@ -70,8 +107,7 @@ def _nhwc_max_pool(call: Call, inputs: Inputs) -> Tensor:
 
 
 def _fused_gemm(call: Call, inputs: Inputs) -> Tensor:
-    parameters = [call.attr(f"activation_{name}") for name in ("alpha", "beta", "gamma")]
-    return activated(call, one(LINEAR["Gemm"](call, inputs)), [p for p in parameters if p is not None])
+    return activated(call, one(LINEAR["Gemm"](call, inputs)), parameters_of(call.attr, call.attr("activation", "")))
 
 
 def _operand(call: Call, x: Tensor, side: str) -> Tensor:

@@ -23,6 +23,7 @@ class Row:
         reason: why not. wrong: the number that is not what it should be, where all else fits.
         against: the result that is wrong, and what it was held against.
         guessed: nothing but the numbers around it says that it was held against the right ones.
+        unlike: it was held against numbers that no rounding makes of its own, which another scale may.
     """
 
     node: ir.Node
@@ -31,6 +32,7 @@ class Row:
     wrong: Wrong | None = None
     against: tuple[ir.Value, Target] | None = None
     guessed: bool = False
+    unlike: bool = False
 
     def take(self, wrong: Wrong, against: tuple[ir.Value, Target], *, sure: bool) -> bool:
         """Keep what is wrong, unless another rounding explains what it was held against elsewhere.
@@ -42,7 +44,8 @@ class Row:
         Returns:
             whether no rounding explains it.
         """
-        known = sure or wrong.rounding or wrong.among_right
+        known = (sure or wrong.rounding or wrong.among_right) and not wrong.last
+        self.unlike |= not wrong.rounding
         if known and (self.wrong is None or (wrong.rounding and not self.wrong.rounding)):
             self.wrong, self.reason, self.against = wrong, wrong.text, against
             self.guessed = not (sure or wrong.rounding)

@@ -25,6 +25,12 @@ _LAST_BIT = 2.5
 _NEAR = 2.0**-10
 """How far off, of its terms, a number is itself wrong; further off it may be what another scale or shift asks for."""
 
+_LAST: dict[ir.DataType | None, float] = {
+    ir.DataType.FLOAT16: float(np.finfo(np.float16).max),
+    **dict.fromkeys((ir.DataType.FLOAT, None), float(np.finfo(np.float32).max)),
+}
+"""The last number of a type, of float32 for numbers that were computed."""
+
 _ROWS, _SMALL = 8, 1 << 12
 """Rows by which an array of more numbers than these is told to be another one altogether."""
 
@@ -37,6 +43,8 @@ class Wrong:
         told: a clause, or what finds it where it is asked for: most guesses are wrong, and nobody asks why.
         rounding: none is further off than another order of rounding explains.
         near: none is so far off that another scale or shift may be meant.
+        last: none but the last numbers of the type, where infinities are expected. In a mask of scores they do the same
+            where no row is masked whole, so that samples judge them.
         among_right: most numbers around it are right, or the weights beside it: so this one is wrong.
         node: the operator of a body that holds it. parts: the operators that are looked at as one, with those behind.
     """
@@ -47,6 +55,7 @@ class Wrong:
     parts: tuple[ir.Node, ...] = ()
     among_right: bool = False
     near: bool = False
+    last: bool = False
 
     @property
     def text(self) -> str:
@@ -150,7 +159,7 @@ class _Numbers:
     def differ(self, place: Callable[[tuple[int, ...]], tuple[int, ...]]) -> Wrong:
         """Return how they differ, in no text if they do not, and whether another order of rounding explains it."""
         have = self.have
-        worst, furthest, count, beyond, near = "", 0.0, 0, 0, True
+        worst, furthest, count, beyond, near, last = "", 0.0, 0, 0, True, True
         index: tuple[int, ...] = ()
         alone: tuple[int, ...] = ()
         for cut in self._cuts():
@@ -170,17 +179,19 @@ class _Numbers:
                 worst = f"is {float(have[index]):.9g} at {{}}; expected {expected[at]:.12g}"
             out = ~(off <= allowed + self._of_the_largest(self._most)) & ~good
             beyond += int(out.sum())
+            last &= bool((~out | self._are_last(cut, expected)).all())
             if beyond == 1 and out.any():
                 alone = tuple(int(i) for i in np.unravel_index(int(np.argmax(out)), out.shape))
                 alone = (alone[0] + cut.start, *alone[1:])
-            near &= bool((good | (off <= allowed + _NEAR * np.maximum(np.abs(expected), self.sizes[cut]))).all())
+            reach = allowed + _NEAR * np.maximum(np.abs(expected), self.sizes[cut])
+            near &= bool((good | ((off <= reach) & np.isfinite(expected))).all())  # nothing is near an infinity
         if not count:
             return Wrong("", rounding=True)
         copies = self._are_copies()
         text = f"{worst.format(list(place(index)))} ({count} of {have.size} numbers differ)"
         lone = near and (copies or 0 < 2 * beyond < have.size)
         lone = lone or (beyond == 1 and self._no_scale_moves(alone))
-        return Wrong(text, not (beyond or copies), among_right=lone, near=near)
+        return Wrong(text, not (beyond or copies), among_right=lone, near=near, last=bool(beyond) and last)
 
     def _no_scale_moves(self, at: tuple[int, ...]) -> bool:
         """Tell whether a number, all others being right, is none that another scale of a result or an operand makes.
@@ -189,7 +200,10 @@ class _Numbers:
         """
         if self.have.ndim < 2:
             return False
-        row, column = self._expected(slice(at[0], at[0] + 1))[0] != 0, self._column(at[1]) != 0
+        expected = self._expected(slice(at[0], at[0] + 1))[0]
+        if not np.isfinite(expected[at[1:]]):
+            return False
+        row, column = expected != 0, self._column(at[1]) != 0
         both = int(row[at[1]].sum())
         return both > 1 or (int(row.sum()) > both and int(column.sum()) > both)
 
@@ -235,6 +249,12 @@ class _Numbers:
             good = (off <= half + slack) | (stored == expected) | (np.isnan(stored) & np.isnan(expected))
         by_type = radius(expected, self.dtype) * _OTHER_ROUNDING + slack
         return off, good, by_type if self.others is None else self.others[at]
+
+    def _are_last(self, at: slice, expected: Floats) -> Array:
+        """Tell which numbers are the type's last one where an infinity is expected."""
+        stored = self.have[at].astype(np.float64)
+        are: Array = np.isinf(expected) & (stored == np.sign(expected) * _LAST.get(self.dtype, np.nan))
+        return are
 
     def _of_the_largest(self, most: Sequence[float]) -> float:
         return 0.0 if self.products else float(_OF_THE_LARGEST * radius(np.array(most), self.dtype).max())

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import onnx
 import onnx_ir as ir
 
+from normdeploy.graph.declared import declared_attributes, default_of
 from normdeploy.verification.derivation.side.checked_side import Side
 from normdeploy.verification.derivation.side.operands import kind
 from normdeploy.verification.derivation.side.operator_sets import told_alike
@@ -65,20 +64,7 @@ def difference(a: Side, x: ir.Node, b: Side, y: ir.Node) -> str:
 def _effective(side: Side, node: ir.Node, name: str) -> ir.Attr | None:
     """Return a node's attribute, its operator's default where it is absent; None where there is no default."""
     found = node.attributes.get(name)
-    return found if found is not None else _default(_declared(side, node).get(name))
-
-
-def _declared(side: Side, node: ir.Node) -> Mapping[str, onnx.defs.OpSchema.Attribute]:
-    try:
-        return onnx.defs.get_schema(node.op_type, side.opset(node), node.domain).attributes
-    except onnx.defs.SchemaError:
-        return {}
-
-
-def _default(declared: onnx.defs.OpSchema.Attribute | None) -> ir.Attr | None:
-    if declared is None or not declared.default_value.name:
-        return None
-    return ir.serde.deserialize_attribute(declared.default_value)
+    return found if found is not None else default_of(declared_attributes(node, side.opset(node)).get(name))
 
 
 def _is_later(name: str, attribute: ir.Attr, side: Side, node: ir.Node, older: Side, other: ir.Node) -> bool:
@@ -86,8 +72,8 @@ def _is_later(name: str, attribute: ir.Attr, side: Side, node: ir.Node, older: S
 
     Where an attribute came with another meaning, the operator set is one that tells so (:mod:`.operator_sets`).
     """
-    known = _declared(older, other)
-    default = _default(_declared(side, node).get(name))
+    known = declared_attributes(other, older.opset(other))
+    default = default_of(declared_attributes(node, side.opset(node)).get(name))
     return bool(known) and name not in known and default is not None and _same(attribute, default)
 
 

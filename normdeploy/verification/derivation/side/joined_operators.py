@@ -12,18 +12,13 @@ from collections.abc import Mapping, Sequence
 
 import onnx_ir as ir
 
+from normdeploy.graph.operators.contrib.dense import PARAMETERS, parameters_of
 from normdeploy.graph.traits import MICROSOFT, is_standard, kind_of
 from normdeploy.verification.derivation.side.spelled_operator import Spelling, Writer
 from normdeploy.verification.derivation.side.written_quantizers import QUANTIZED_SPELLINGS
 
 _GELU = 20
 """The first operator set that has Gelu: it is spelled out before."""
-
-_ACTIVATIONS: Mapping[str, tuple[tuple[str, float], ...]] = {
-    "Relu": (), "Sigmoid": (), "Tanh": (), "HardSwish": (),
-    "LeakyRelu": (("alpha", 0.01),), "HardSigmoid": (("alpha", 0.2), ("beta", 0.5)),
-}  # fmt: skip
-"""Activations that are joined, with the names and defaults of their parameters, in order."""
 
 
 def write_out(model: ir.Model) -> set[str]:
@@ -177,13 +172,12 @@ def _fused_gemm(writer: Writer) -> bool:
     own = {name: a.value for name, a in attributes.items() if not name.startswith("activation")}
     bias = writer.read(2)
     y = writer.add("Gemm", writer.read(0), writer.read(1), *([] if bias is None else [bias]), **own)
-    given = [attributes.get_float(f"activation_{name}", None) for name in ("alpha", "beta", "gamma")]
-    return _activated(writer, y, [float(number) for number in given if number is not None])
+    return _activated(writer, y, parameters_of(attributes.get_float, attributes.get_string("activation", "") or ""))
 
 
 def knows_activation(name: str, parameters: int) -> bool:
     """Tell whether an activation that an operator holds, "" for none, can be written with so many parameters."""
-    return not name or name in _ACTIVATIONS or (name == "Clip" and parameters == 2)
+    return not name or name in PARAMETERS or (name == "Clip" and parameters == 2)
 
 
 def _activated(writer: Writer, y: ir.Value, parameters: Sequence[float]) -> bool:
@@ -194,7 +188,7 @@ def _activated(writer: Writer, y: ir.Value, parameters: Sequence[float]) -> bool
     if not knows_activation(name, len(parameters)):
         return False
     if name:
-        wanted = _ACTIVATIONS[name]
+        wanted = PARAMETERS[name]
         numbers = [*parameters, *(default for _, default in wanted[len(parameters) :])]
         writer.add(name, y, **{key: number for (key, _), number in zip(wanted, numbers, strict=False)})
     return True

@@ -1,0 +1,50 @@
+"""Weights of a feature that is 0 in all samples: a file that has others is no pass, unless a sample meets them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper, parser
+
+from normdeploy.verification import verify
+
+HEAD = """<ir_version: 8, opset_import: ["": 18]> g (float[n,4] x) => (float[n,3] y)
+    <float[4,6] w = {{0}}, float[6] b = {{0}}, float zero = {{0.0}}, float one = {{1.0}}, float[6,3] t = {{0}}> {{
+    s = MatMul(x, w) a = Add(s, b) {body} y = MatMul(h, t) }}"""
+WRITTEN = "g = Greater(a, zero) h = Cast<to = 1>(g)"
+OTHERWISE = "m = Neg(a) k = Sign(m) r = Relu(k) c = Neg(k) h = Relu(c)"
+"""The same by way of signs, which no algebra of ours explains: what the last product reads is a matter of samples."""
+
+
+def written(path: Path, body: str, *, bias: float, factor: float = 1.0) -> Path:
+    """Write a product behind a comparison; its third feature is 1 where a sum exceeds -bias."""
+    rng = np.random.default_rng(1)
+    numbers = {
+        "w": rng.standard_normal((4, 6)).astype(np.float32) / 4,
+        "b": np.array([0, 0.1, bias, -0.1, 0.2, 0], np.float32),
+        "t": rng.standard_normal((6, 3)).astype(np.float32),
+    }
+    numbers["t"][2] *= np.float32(factor)
+    proto = parser.parse_model(HEAD.format(body=body))
+    for tensor in proto.graph.initializer:
+        if tensor.name in numbers:
+            tensor.CopyFrom(numpy_helper.from_array(numbers[tensor.name], tensor.name))
+    onnx.save(proto, path)
+    return path
+
+
+@pytest.mark.parametrize(("bias", "status"), [(-1e7, "not-exercised"), (-8.0, "fail")])
+def test_a_row_that_only_met_zeros_is_named_or_met(bias: float, status: str, tmp_path: Path) -> None:
+    source = written(tmp_path / "source.onnx", WRITTEN, bias=bias)
+    verdict = verify(source, written(tmp_path / "wrong.onnx", OTHERWISE, bias=bias, factor=1.1), level="quick")
+    assert verdict.status == status, verdict.summary()
+
+
+@pytest.mark.parametrize("bias", [-1e7, -8.0])
+def test_weights_of_the_reference_need_not_be_met(bias: float, tmp_path: Path) -> None:
+    source = written(tmp_path / "source.onnx", WRITTEN, bias=bias)
+    verdict = verify(source, written(tmp_path / "right.onnx", OTHERWISE, bias=bias), level="quick")
+    assert "nothing but 0" not in verdict.summary()
