@@ -144,6 +144,11 @@ EXAMPLES: dict[str, Example] = {
     "unexpand": Example(
         f"{_ROWS} {{ a = Shape(x) b = Expand(t, a) y = Add(x, b) }}", {"t": (4,)}
     ),
+    "once_for_all": Example(
+        "(float[n,2,4] x) => (float[n,2,4] y) { a = Shape <end = 1> (x) b = Concat <axis = 0> (a, rest)"
+        "d = Expand(c, b) e = MatMul(d, W) y = Add(x, e) }",
+        {"c": (1, 2, 4), "W": _M, "rest": _ints(2, 4)},
+    ),
     "repeated_numbers": Example(
         f"{_ROWS} {{ a = Shape(x) b = Expand(true, a) c = Cast <to = 1> (b) d = Mul(x, c) y = Relu(d) }}",
         {"true": np.bool_([True])},

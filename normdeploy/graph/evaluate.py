@@ -6,6 +6,7 @@ can be compared without its rounding. onnxruntime's CPU convolution has no float
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -17,9 +18,9 @@ from torch import Tensor
 from normdeploy.array_types import Array
 from normdeploy.errors import GraphError, InputError
 from normdeploy.graph.bodies import BODIES, run_scans
+from normdeploy.graph.evaluation_plan import Plans, needed
 from normdeploy.graph.inlining import inline_functions
 from normdeploy.graph.operator_evaluation import OPERATOR_ERRORS, as_constant, evaluate_node, failed, opset_of, promote
-from normdeploy.graph.walk import bodies_of
 
 Hook = Callable[[ir.Node, list[Tensor]], list[Tensor] | None]
 """Sees each node's results; what it returns (unless None) replaces them."""
@@ -51,12 +52,19 @@ class Evaluator:
     Args:
         model: the model, or a graph of one. Functions are inlined in a copy.
         dtype: float64 for logic, float32 for a second opinion.
+        stored: what stands for initializers' own tensors.
 
-    Initializers are promoted as they are needed and freed after use. All that is kept between runs are small ones, and
-    small Constants, for as long as they hold what they held.
+    Initializers are promoted as they are needed and freed after use. All that is kept between runs are small ones,
+    small Constants, and the few numbers that operators compute of these alone, for as long as they hold what they held.
     """
 
-    def __init__(self, model: ir.Model | ir.Graph, *, dtype: torch.dtype = torch.float64) -> None:
+    def __init__(
+        self,
+        model: ir.Model | ir.Graph,
+        *,
+        dtype: torch.dtype = torch.float64,
+        stored: Mapping[ir.Value, ir.TensorProtocol] | None = None,
+    ) -> None:
         if isinstance(model, ir.Model):
             if model.functions:
                 model = model.clone()
@@ -64,9 +72,11 @@ class Evaluator:
             self.graph: ir.Graph = model.graph
         else:
             self.graph = model
-        self.dtype = dtype
+        self.dtype, self._stored = dtype, stored or {}
         self._imports = dict(self.graph.opset_imports)
         self._kept: dict[ir.Node | ir.Value, tuple[object, list[Tensor]]] = {}
+        self._fixed: dict[ir.Node, tuple[list[Tensor | None], list[ir.Attr], list[Tensor]]] = {}
+        self._plans = Plans()
 
     @property
     def input_names(self) -> list[str]:
@@ -130,9 +140,9 @@ class Evaluator:
         among: Sequence[ir.Node] | None = None,
     ) -> dict[str, Tensor]:
         overrides, hook = changes.overrides, changes.hook
-        nodes = _needed(list(graph) if among is None else among, wanted, overrides)
+        steps = self._plans.of(graph, wanted, overrides) if among is None else needed(among, wanted, overrides)
         uses: dict[str, int] = {}
-        for names in (wanted, *(names for _, names in nodes)):
+        for names in (wanted, *(step.reads for step in steps)):
             for name in names:
                 uses[name] = uses.get(name, 0) + 1
         initializers = graph.initializers.data
@@ -141,25 +151,29 @@ class Evaluator:
             if name in known:
                 return known[name]
             initializer = initializers.get(name)
-            if initializer is not None and initializer.const_value is not None:
-                held = initializer.const_value
+            held = None if initializer is None else self._stored.get(initializer, initializer.const_value)
+            if initializer is not None and held is not None:
                 return self._small(initializer, held, lambda: [as_constant(held, self.dtype)])[0]
             return outer(name) if outer is not None else None
 
-        for node, names in nodes:
+        for step in steps:
+            node = step.node
             inputs: list[Tensor | None] = []
-            for value in node.inputs:
+            for value in step.inputs:
                 read = None if value is None else value.name
                 held = known.get(read) if read else None
                 inputs.append(held if held is not None or not read else _required(look_up(read), read))
-            results = self._evaluate(node, inputs, changes, look_up)
+            if step.fixed and node not in changes.stand_ins:
+                results = self._of_constants(node, inputs)
+            else:
+                results = self._evaluate(node, inputs, changes, look_up)
             if hook is not None:
                 results = hook(node, results) or results
-            for output, result in zip(node.outputs, results, strict=False):
+            for output, result in zip(step.outputs, results, strict=False):
                 made = output.name
                 if made and made not in overrides and made in uses:
                     known[made] = result
-            for name in names:
+            for name in step.reads:
                 uses[name] -= 1
                 if not uses[name] and name not in overrides:
                     known.pop(name, None)
@@ -196,8 +210,18 @@ class Evaluator:
                 raise failed(node, inputs, error) from error
         return evaluate_node(node, inputs, dtype=self.dtype, opset_imports=self._imports)
 
+    def _of_constants(self, node: ir.Node, inputs: list[Tensor | None]) -> list[Tensor]:
+        """Return what an operator computes of constants; where that is little, what it did of these very ones."""
+        attributes, known = list(node.attributes.data.values()), self._fixed.get(node)
+        if known is not None and known[1] == attributes and all(map(operator.is_, known[0], inputs)):
+            return list(known[2])
+        found = evaluate_node(node, inputs, dtype=self.dtype, opset_imports=self._imports)
+        if all(not isinstance(t, Tensor) or t.numel() <= _SMALL for t in (*inputs, *found)):
+            self._fixed[node] = inputs, attributes, found
+        return list(found)
+
     def _constant(self, node: ir.Node) -> list[Tensor]:
-        attribute = next(iter(node.attributes.values()), None)
+        attribute = next(iter(node.attributes.data.values()), None)
         evaluated = partial(evaluate_node, node, [], dtype=self.dtype, opset_imports=self._imports)
         return self._small(node, attribute, evaluated)
 
@@ -211,38 +235,6 @@ class Evaluator:
         if held is not None and not isinstance(held, ir.LazyTensor) and found[0].numel() <= _SMALL:
             self._kept[owner] = held, found
         return found
-
-
-def _read_names(node: ir.Node) -> list[str]:
-    """Return what a node reads, its subgraphs' outer values included."""
-    names = [value.name for value in node.inputs if value is not None and value.name]
-    for inner in bodies_of(node):
-        own = {value.name for value in inner.inputs} | set(inner.initializers)
-        for child in inner:
-            names += [name for name in _read_names(child) if name not in own]
-            own |= {output.name for output in child.outputs}
-        names += [value.name for value in inner.outputs if value.name and value.name not in own]
-    return names
-
-
-def _needed(
-    among: Sequence[ir.Node], wanted: Sequence[str], overrides: Mapping[str, Tensor]
-) -> list[tuple[ir.Node, list[str]]]:
-    """Return those of some nodes that the wanted names depend on, in order, each with the names that it reads.
-
-    Overridden values need no producer.
-    """
-    required = {name for name in wanted if name not in overrides}
-    nodes: list[tuple[ir.Node, list[str]]] = []
-    for node in reversed(among):
-        for output in node.outputs:
-            if output.name in required:
-                names = _read_names(node)
-                nodes.append((node, names))
-                required.update([name for name in names if name not in overrides] if overrides else names)
-                break
-    nodes.reverse()
-    return nodes
 
 
 def _required(value: Tensor | None, name: str) -> Tensor:

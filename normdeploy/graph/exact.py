@@ -144,7 +144,7 @@ def constant_tensor(value: ir.Value | None) -> ir.TensorProtocol | None:
 
 def held_tensor(node: ir.Node) -> ir.TensorProtocol | None:
     """Return the tensor of a Constant node, or None where it holds none."""
-    given = node.attributes.get("value")  # get_const_tensor asks it for each method of a tensor: 50 us
+    given = node.attributes.data.get("value")  # get_const_tensor asks it for each method of a tensor: 50 us
     if given is None or given.type is not ir.AttributeType.TENSOR or given.value is None:
         return ir.convenience.get_const_tensor(node.outputs[0])
     held: ir.TensorProtocol = given.value

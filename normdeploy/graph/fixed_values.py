@@ -35,7 +35,8 @@ def fixed_nodes(nodes: Iterable[ir.Node]) -> Fixed:
     for node in nodes:
         if has(node, Trait.RANDOM) or bodies_of(node):
             continue
-        computed = [v.producer() for v in node.inputs if v is not None and constant_tensor(v) is None]
+        read = [(v, v.producer()) for v in node.inputs if v is not None]
+        computed = [made for v, made in read if made not in found.by_constants and constant_tensor(v) is None]
         if is_standard(node, "Shape", "Size") or found.by_sizes.issuperset(computed):
             found.by_sizes.add(node)
         if found.by_constants.issuperset(computed):

@@ -40,6 +40,7 @@ from normdeploy.rewrite.lower import (
     RemoveRoundTrips,
 )
 from normdeploy.rewrite.names_of_scopes import NamesOfScopes
+from normdeploy.rewrite.once_for_all import ComputeOnce
 from normdeploy.rewrite.opset import RaiseOpset
 from normdeploy.rewrite.qonnx_to_standard import LowerQonnx
 from normdeploy.rewrite.recognise import RecogniseNorms
@@ -124,6 +125,7 @@ def understand(context: RewriteContext) -> tuple[ir.passes.PassBase, ...]:
         RemoveIdentities(),
         UntileStatistics(),
         DropExpansions(),
+        ComputeOnce(evaluate),
         ReadRepeatedNumbers(),
         OutsideRules(context),
         DivideFirst(),
@@ -145,6 +147,7 @@ def transform(context: RewriteContext) -> tuple[ir.passes.PassBase, ...]:
         LowerEinsum(context, several=True),
         AddMaps(context),
         MovePads(context),
+        MergeBranches(context, maps_go=True),
         move,
         NormTables(context),
         trips,

@@ -54,6 +54,7 @@ class Site:
         rest: other operands of the sum at ``root``.
         sums: the nodes of that sum.
         refused: what keeps some of them apart.
+        maps_go: the affine maps among them cost nothing.
     """
 
     root: ir.Node
@@ -62,6 +63,7 @@ class Site:
     rest: tuple[Leaf, ...] = ()
     sums: tuple[ir.Node, ...] = ()
     refused: tuple[Refusal, ...] = ()
+    maps_go: bool = False
 
     @property
     def kind(self) -> str:
@@ -76,7 +78,7 @@ class Site:
         result = self.root.outputs[0]
         after = multiply_adds.of_map(self.reading.map, result, apart_bias=has_own_bias(self.reading, self.frame))
         after += len(self.rest) * multiply_adds.PASS * passes.elements(result)
-        now = multiply_adds.of_nodes((*self.reading.nodes, *self.sums))
+        now = multiply_adds.of_nodes((*self.reading.nodes, *self.sums), maps_go=self.maps_go)
         return after / now if now else float("inf")
 
 
@@ -89,11 +91,12 @@ def sites(search: Search, root: ir.Node, *, paying: bool = False) -> Iterator[Si
         paying: leave out of a sum what makes the whole cost more.
     """
     tree = trees.tree_at(root)
-    pays = multiply_adds.pays(root.outputs[0]) if paying else None
+    maps_go = search.maps_go
+    pays = multiply_adds.pays(root.outputs[0], maps_go=maps_go) if paying else None
     for part in [] if tree is None else [part for frame in Frame for part in search.sums(tree, frame, pays=pays)]:
         if part.weighted:
             whole = part.whole if part.whole is not None and part.whole.weighted else None
-            yield Site(root, part.frame, whole, tuple(part.rest), part.tree.nodes, part.refused)
+            yield Site(root, part.frame, whole, tuple(part.rest), part.tree.nodes, part.refused, maps_go)
     if not operator_as_map.has_weights(root) and not is_bias(root):
         return
     result = root.outputs[0]
@@ -105,10 +108,10 @@ def sites(search: Search, root: ir.Node, *, paying: bool = False) -> Iterator[Si
     for reading in found.readings.values():
         several = len(reading.weighted) > 1 or any(is_standard(node, "Pad") for node in reading.nodes)
         if several and reading.nodes[0].op_type != "Add" and not is_affine(reading.nodes[0]):
-            yield Site(root, frame, reading)
+            yield Site(root, frame, reading, maps_go=maps_go)
     for refusal in found.refused.values():
         if refusal.weighted > 1 and refusal.reading is not None:
-            yield Site(root, frame, refusal.reading, refused=(refusal,))
+            yield Site(root, frame, refusal.reading, refused=(refusal,), maps_go=maps_go)
 
 
 def merge(context: RewriteContext, search: Search, root: ir.Node) -> bool:

@@ -18,7 +18,7 @@ import onnx_ir as ir
 from normdeploy.graph import constant_tensor
 from normdeploy.graph.linear_view import linear_of
 from normdeploy.graph.operator_inputs import required, shape_of
-from normdeploy.rewrite.affine import bytes_moved
+from normdeploy.rewrite.affine import bytes_moved, is_affine
 from normdeploy.rewrite.branches.linear_map import LinearMap
 from normdeploy.rewrite.branches.operator_as_map import Reading
 from normdeploy.rewrite.branches.tree import is_sum
@@ -33,9 +33,9 @@ SLOW_POOL = 30.0
 """What one tap of an average pool costs where channels do not come in blocks."""
 
 
-def of_nodes(nodes: Iterable[ir.Node]) -> float:
-    """Return what operators cost as they are."""
-    return sum(_of_node(node) for node in nodes)
+def of_nodes(nodes: Iterable[ir.Node], *, maps_go: bool = False) -> float:
+    """Return what operators cost as they are, or (``maps_go``) once the affine maps among them have gone elsewhere."""
+    return sum(_of_node(node) for node in nodes if not (maps_go and is_affine(node)))
 
 
 def of_map(mapping: LinearMap, result: ir.Value, *, apart_bias: bool = False) -> float:
@@ -50,11 +50,11 @@ def of_map(mapping: LinearMap, result: ir.Value, *, apart_bias: bool = False) ->
     return bytes_moved.elements(result) * (PASS + mapping.multiply_adds + bias)
 
 
-def pays(result: ir.Value) -> Callable[[LinearMap, Reading, LinearMap], bool]:
+def pays(result: ir.Value, *, maps_go: bool = False) -> Callable[[LinearMap, Reading, LinearMap], bool]:
     """Return how to tell whether a map should take up one more leaf of the sum that makes ``result``."""
 
     def tell(before: LinearMap, leaf: Reading, after: LinearMap) -> bool:
-        saved = of_nodes(leaf.nodes) + PASS * bytes_moved.elements(result)
+        saved = of_nodes(leaf.nodes, maps_go=maps_go) + PASS * bytes_moved.elements(result)
         return of_map(after, result) - of_map(before, result) <= saved
 
     return tell

@@ -10,10 +10,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import takewhile
 
 import onnx_ir as ir
 
 from normdeploy.graph.edit import only_reader
+from normdeploy.rewrite.affine import is_affine
+from normdeploy.rewrite.affine.far_from_zero import is_far, offset_in
 from normdeploy.rewrite.affine.operator_names import describe
 from normdeploy.rewrite.branches import operator_as_map
 from normdeploy.rewrite.branches.linear_map import LinearMap
@@ -96,10 +99,11 @@ class Search:
 
     Args:
         graph: chains do not leave it.
+        maps_go: affine maps are still to be moved, and cost nothing.
     """
 
-    def __init__(self, graph: ir.Graph) -> None:
-        self.graph = graph
+    def __init__(self, graph: ir.Graph, *, maps_go: bool = False) -> None:
+        self.graph, self.maps_go = graph, maps_go
         self._steps: dict[tuple[ir.Node, Frame], Reading | Apart | None] = {}
         self._found: dict[tuple[ir.Value, Frame, bool, int], Found] = {}
 
@@ -163,6 +167,8 @@ class Search:
             found.readings[step.source] = step
         for source, before in inner.readings.items():
             try:
+                if not is_affine(step.nodes[0]) and not is_sum(step.nodes[0]):
+                    _require_near(before)
                 found.readings.setdefault(source, step @ before if before.nodes else step)
             except Apart as reason:
                 pair = f"{describe(before.nodes[-1])}, then {describe(step.nodes[0])}"
@@ -234,6 +240,20 @@ class Search:
                 members.append((leaf, None))
         nodes = tuple(node for _, reading in read_as for node in reading.nodes)
         return Sum(tree, frame, tuple(members), Reading(source, nodes, whole), tuple(refused))
+
+
+def _require_near(before: Reading) -> None:
+    """Require that no map in front of what sums its results sees values far from zero (:mod:`.far_from_zero`).
+
+    Raises:
+        Apart: one does. One that is summed with others, or stands behind weights, loses nothing that is not lost there.
+    """
+    for node in takewhile(is_affine, before.nodes):
+        if is_far(node):
+            raise Apart(
+                f"values {offset_in(node):.2g} times as far from zero as what {describe(node)} makes of them would be "
+                "summed without it, and lose that factor of precision; centre the data in front of the network"
+            )
 
 
 def _rank(value: ir.Value) -> int:

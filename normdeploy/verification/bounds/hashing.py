@@ -20,15 +20,18 @@ def hashed_noise(values: Tensor, seed: int, *, distinct: bool = False) -> Tensor
         values: floats of any shape. distinct: of each value's place too, so that equal values get unequal noise.
     """
     # Hashed at float32's resolution: float64's own rounding must not make equal values look different
-    bits = values.detach().to(torch.float32).reshape(-1).numpy().view(np.int32)
-    # most values are small, of which NumPy takes half of torch's time; products wrap, as hashing wants
+    # (most values are small, of which NumPy takes half of torch's time)
+    clean: Array = values.detach().numpy()
+    with np.errstate(over="ignore"):
+        bits = clean.astype(np.float32).reshape(-1).view(np.int32)
+    # products wrap, as hashing wants
     mixed = (bits ^ _places(bits.size) if distinct else bits) * np.int32(-1640531527)
     mixed += np.int32(_wrapped(seed * 747796405))
     mixed ^= mixed >> 15
     mixed *= np.int32(-2048144789)
     mixed ^= mixed >> 13
     mixed *= np.int32(-1028477387)
-    return torch.from_numpy(mixed).reshape(values.shape).to(values.dtype).mul_(2.0**-31)
+    return torch.from_numpy((mixed * 2.0**-31).astype(clean.dtype, copy=False).reshape(clean.shape))
 
 
 def _places(count: int) -> Array:

@@ -63,33 +63,35 @@ class NoisyGraph:
 
     def __init__(self, model: ir.Model, *, computed: Collection[str] = ()) -> None:
         self.evaluator = Evaluator(model)
-        self._model, self._computed = model, computed
-        self._seed = 0
-        self._roundoff = self._exact = 0.0
+        self._computed = computed
+        self._seed, self._roundoff, self._exact = 0, 0.0, 0.0
         self._condensed: dict[tuple[str, str, int], Tensor] = {}
         self._one_size: set[tuple[str, str, int]] = set()
 
     @cached_property
     def _noisy(self) -> Evaluator:
-        """The graph with perturbed weights, made with the first run that asks for it: many verdicts make none."""
-        copy = self._model.clone()
-        gates, tables = gate_weights(copy.graph), arithmetic_before(held_nodes(copy.graph))[1]
-        for number, value in enumerate(copy.graph.initializers.values()):
-            tensor = value.const_value
-            # A scalar is a constant of the program, which folding leaves alone
-            if tensor is not None and tensor.dtype in FLOATS and tensor.size > 1 and not _only_places(value):
-                reach = gates.get(value, 1.0)
-                value.const_value = self._perturbed(tensor, number, reach, written=value.name in tables)
-        return Evaluator(copy)
+        return Evaluator(self.graph, stored=self._weights)
 
     @cached_property
     def _fast(self) -> Evaluator:
-        return Evaluator(self._noisy.graph, dtype=torch.float32)
+        return Evaluator(self.graph, dtype=torch.float32, stored=self._weights)
+
+    @cached_property
+    def _weights(self) -> dict[ir.Value, ir.TensorProtocol]:
+        """What stands for weights, made with the first run that asks for it: many verdicts make none."""
+        found, tables = dict[ir.Value, ir.TensorProtocol](), arithmetic_before(self.deciding)[1]
+        gates = gate_weights(self.graph)
+        for number, value in enumerate(self.graph.initializers.values()):
+            tensor = value.const_value
+            # A scalar is a constant of the program, which folding leaves alone
+            if tensor is not None and tensor.dtype in FLOATS and tensor.size > 1 and not _only_places(value):
+                found[value] = self._perturbed(tensor, number, gates.get(value, 1.0), written=value.name in tables)
+        return found
 
     @cached_property
     def deciding(self) -> list[ir.Node]:
         """The nodes whose decisions can be held or shuffled (:mod:`normdeploy.verification.bounds.decisions`)."""
-        return held_nodes(self._noisy.graph)
+        return held_nodes(self.graph)
 
     @cached_property
     def narrow(self) -> bool:
@@ -108,12 +110,12 @@ class NoisyGraph:
     @cached_property
     def _rounding(self) -> Collection[ir.Node]:
         """The nodes whose results get noise."""
-        return {node for node in nodes_in(self._noisy.graph) if rounds(node)} - counting(self._noisy.graph)
+        return {node for node in nodes_in(self.graph) if rounds(node)} - counting(self.graph)
 
     @cached_property
     def _looked_at(self) -> Collection[ir.Node]:
         """The nodes whose operands say how much noise."""
-        return {node for node in nodes_in(self._noisy.graph) if is_looked_at(node)}
+        return {node for node in nodes_in(self.graph) if is_looked_at(node)}
 
     @cached_property
     def _operands(self) -> Counter[str]:
@@ -212,7 +214,7 @@ class NoisyGraph:
         self._seed, self._roundoff, self._exact = seed, 0.0 if plain else roundoff, exact
         hook = self._hook(feeds, roundoff, floor, seed, torch.float64, plain=plain, distinct=distinct, exact=exact)
         with torch.no_grad(), np.errstate(over="ignore"):
-            instead = {**hook.recurrent(self._noisy.graph), **(decisions or {})}
+            instead = {**hook.recurrent(self.graph), **(decisions or {})}
             found = self._noisy.run(self._fed(feeds, hook, torch.float64), hook=hook, stand_ins=instead)
             return {name: to_numpy(t) for name, t in found.items()}
 
@@ -222,8 +224,7 @@ class NoisyGraph:
         decided: dict[str, list[Tensor]] = {}
 
         def remember(node: ir.Node, results: list[Tensor]) -> None:
-            name = str(node.outputs[0].name)
-            if name in wanted:
+            if (name := str(node.outputs[0].name)) in wanted:
                 decided[name] = list(results)
 
         with torch.no_grad():
@@ -236,7 +237,7 @@ class NoisyGraph:
         hook = self._hook(feeds, FAST_ROUNDOFF, SMALLEST_NORMAL["float32"], seed, torch.float32)
         with torch.no_grad(), np.errstate(over="ignore"):
             fed = self._fed(feeds, hook, torch.float32)
-            instead = {**hook.recurrent(self._fast.graph), **decisions}
+            instead = {**hook.recurrent(self.graph), **decisions}
             return [to_numpy(t) for t in self._fast.run(fed, hook=hook, stand_ins=instead).values()]
 
     def spreads_fast(self, feeds: Feeds, *, roundoff: float, runs: int = 4, seed: int = 0) -> Iterator[list[Array]]:

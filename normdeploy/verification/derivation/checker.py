@@ -23,7 +23,7 @@ believed: a wrong hint is an identity that does not hold. Without one, operators
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -32,7 +32,6 @@ import onnx_ir as ir
 from normdeploy.array_types import Shape
 from normdeploy.errors import GraphError
 from normdeploy.graph.derivation import Derivation, Hint
-from normdeploy.graph.inlining import inline_functions
 from normdeploy.graph.operator_evaluation import OPERATOR_ERRORS
 from normdeploy.verification.derivation.gauges import Claim
 from normdeploy.verification.derivation.integers.on_integers import OnIntegers
@@ -56,15 +55,22 @@ from normdeploy.verification.derivation.related.report import Report, Row, rows_
 from normdeploy.verification.derivation.related.stored_rounding import Wrong
 from normdeploy.verification.derivation.related.unrounded import Constants
 from normdeploy.verification.derivation.related.waiting import leads_to, shifted
-from normdeploy.verification.derivation.side.affine_laws import back, step_of
+from normdeploy.verification.derivation.side.affine_laws import Affine, back, step_of
 from normdeploy.verification.derivation.side.beyond import alike_beyond
 from normdeploy.verification.derivation.side.checked_side import Side
 from normdeploy.verification.derivation.side.operands import kind
 from normdeploy.verification.derivation.side.value_facts import fed_alike
 from normdeploy.verification.derivation.to_be_seen import ShownBySamples
 
-_ABSORBING = (confirm_affine, confirm_linear, confirm_table, confirm_written, confirm_norm, confirm_quantizer)
-"""Laws of operators whose constants take up what their result is scaled and shifted by."""
+_ABSORBING = (confirm_affine, confirm_linear, confirm_quantizer)
+"""Laws of operators whose constants take up what their result is scaled and shifted by, whatever the source's are."""
+
+_OF_ONE_KIND: dict[str, Callable[[Relation, ir.Node, ir.Node, Affine, Target], Finding]] = {
+    **dict.fromkeys(("Gather", "Slice"), confirm_table),
+    **dict.fromkeys(("ScatterElements", "ScatterND"), confirm_written),
+    **dict.fromkeys(("LayerNormalization", "RMSNormalization", "InstanceNormalization"), confirm_norm),
+}
+"""The same of operators in the place of one of their kind."""
 
 
 def check_derivation(
@@ -86,17 +92,10 @@ def check_derivation(
     Returns:
         Report: what is confirmed and what is not; nothing in a graph or a derivation makes it raise.
     """
-    ours = Side(_flat(source), assignments)
-    relation = Relation(ours, Side(_flat(file), ours.followed, beside=ours), further=further)
+    ours = Side(source, assignments)
+    relation = Relation(ours, Side(file, ours.followed, beside=ours), further=further)
     with np.errstate(over="ignore", invalid="ignore"):  # gauges that leave float64's range are no identity
         return _Checker(relation, derivation).run(outputs)
-
-
-def _flat(model: ir.Model) -> ir.Model:
-    if model.functions:
-        model = model.clone()
-        inline_functions(model)
-    return model
 
 
 class _Checker:
@@ -281,10 +280,13 @@ class _Checker:
             known[direct] = confirm_same(relation, node, direct)
             yield known[direct] if isinstance(known[direct], Proof) else ""  # what is the most frequent is cheap to see
         yield from (law(relation, value, target) for law in _ABSORBING)
+        absorbs = _OF_ONE_KIND.get(kind(node)) if value.index() == 0 and target.scale.all() else None
         for step in back(relation.source, target.value):
             origin = step.value.producer()
             if origin is None:
                 continue
+            if absorbs is not None and kind(origin) == kind(node):
+                yield absorbs(relation, node, origin, step, target)
             yield confirm_moved(relation, value, step.value)
             yield confirm_cast(relation, node, origin)
             if kind(origin) == kind(node) and step.value.index() == value.index():

@@ -37,9 +37,27 @@ def test_repvgg(fold):
     assert folded.operators["Conv"] == 3
     assert folded.operators["Add"] == 0
     assert not folded.passes
-    assert (
-        folded.actions()["1.identity"] == "folded"
-    )  # its scale into its neighbours, the bare identity into the kernel
+    assert set(folded.actions().values()) == {"merged"}  # each norm with its branch: none moves by itself
+
+
+def test_branches_stay_apart_that_only_pay_while_their_norms_are_there(fold):
+    class Cross(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.wide, self.high = (
+                nn.Sequential(nn.Conv2d(2, 2, size, padding=pad, bias=False), nn.BatchNorm2d(2))
+                for size, pad in (((1, 5), (0, 2)), ((5, 1), (2, 0)))
+            )
+
+        def forward(self, x):
+            return torch.relu(self.wide(x) + self.high(x))
+
+    folded = fold(Cross(), torch.randn(2, 2, 12, 12), kept={"node_add"})
+    # 12 + 2 * 5 each and 12 for the sum, against 12 + 2 * 25: with 12 more for each norm they would be one
+    assert dict(folded.operators) == {"Conv": 2, "Add": 1, "Relu": 1}
+    assert set(folded.actions().values()) == {"folded", "kept"}
+    (kept,) = folded.ledger.kept
+    assert kept.kind == "parallel branches"
 
 
 class MobileOne(nn.Module):
@@ -66,7 +84,7 @@ def test_mobileone(fold):
     )
     folded = fold(net, torch.randn(2, 3, 12, 12))
     assert dict(folded.operators) == {"Conv": 4, "Relu": 4}
-    assert folded.actions()["2.skip"] == "folded"
+    assert folded.actions()["2.skip"] == "merged"
 
 
 class RepDepthwise(nn.Module):

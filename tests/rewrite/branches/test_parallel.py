@@ -225,6 +225,7 @@ REFUSALS = {
     "taps between taps": "as one operator it would cost 1.67 times as much, with 288 multiply-adds",
     "automatic padding of a dynamic size": "the padding of Conv 'conv2' depends on a dynamic size",
     "negative padding": "has negative padding; cut its input in front of it",
+    "far from zero": "values 50 times as far from zero as what BatchNormalization 'norm' makes of them",
     "a window wider than its padding": "has negative padding; cut its input in front of it",
 }
 
@@ -295,6 +296,8 @@ def test_what_is_not_exact_or_does_not_pay_stays(net, case):
         n = net(("n", 4, "h", "w"))
         a = n.op("Conv", n.x, w(4, 4, 3, 3), auto_pad="SAME_UPPER", strides=[2, 2])
         b = n.op("Conv", n.x, w(4, 4, 3, 3), auto_pad="SAME_UPPER", strides=[2, 2])
+    elif case == "far from zero":  # 50 standard deviations
+        a, b = (n.op("Conv", n.affine(n.x, w4, -50 * np.ones(4)), w(4, 4, 1, 1)) for w4 in rng.uniform(0.5, 1, (2, 4)))
     elif case == "negative padding":
         a = n.op("Conv", n.x, w(4, 4, 1, 1), pads=[-1, 0, 0, 0])
         b = n.op("Conv", n.x, w(4, 4, 1, 1), pads=[-1, 0, 0, 0])

@@ -9,7 +9,7 @@ from normdeploy.graph.operators.call import axis_of
 from normdeploy.verification.derivation.gauges import Claim, ranked
 from normdeploy.verification.derivation.related.relation import Finding, Proof, Relation, Target
 from normdeploy.verification.derivation.related.stored_rounding import Wrong, compare, worst
-from normdeploy.verification.derivation.side.affine_laws import back
+from normdeploy.verification.derivation.side.affine_laws import Affine, back
 from normdeploy.verification.derivation.side.attributes import difference
 from normdeploy.verification.derivation.side.operands import inputs_of, kind, with_attributes
 from normdeploy.verification.derivation.side.zero_guards import lost_guard
@@ -43,37 +43,16 @@ def confirm_affine(relation: Relation, value: ir.Value, target: Target) -> Findi
     return reason
 
 
-_NORMS = frozenset({"LayerNormalization", "RMSNormalization", "InstanceNormalization"})
+def confirm_norm(relation: Relation, node: ir.Node, origin: ir.Node, behind: Affine, target: Target) -> Finding:
+    """Confirm a norm of s x' + t: it removes them, epsilon is divided by s^2, and its own scale and shift absorb.
 
-
-def confirm_norm(relation: Relation, value: ir.Value, target: Target) -> Finding:
-    """Confirm a norm of s x' + t: it removes them, epsilon is divided by s^2, and its own scale and shift absorb."""
-    node = value.producer()
-    if node is None or kind(node) not in _NORMS or value.index() != 0:
-        return ""
-    reason: Finding = "no norm of the source fits"
-    for step in back(relation.source, target.value):
-        origin = step.value.producer()
-        if origin is None or kind(origin) != kind(node):
-            continue
-        reason = _norm(relation, node, origin, value, target, ranked_all(relation, target, step.scale, step.shift))
-        if isinstance(reason, Proof):
-            return reason
-    return reason
-
-
-def ranked_all(relation: Relation, target: Target, *arrays: np.ndarray) -> list[np.ndarray]:
-    """Return arrays of the rank of a target."""
-    rank = relation.rank(target.value) or 0
-    return [array for array in (ranked(a, rank) for a in arrays) if array is not None]
-
-
-def _norm(
-    relation: Relation, node: ir.Node, origin: ir.Node, value: ir.Value, target: Target, behind: list[np.ndarray]
-) -> Finding:
+    Args:
+        node, origin: of one kind, of the file and the source. behind: the map of the source's. target: of the file's.
+    """
     claim = relation.by(origin.inputs[0], node.inputs[0])
     rank = relation.rank(target.value)
-    if claim is None or rank is None or len(behind) != 2 or (target.scale == 0).any():
+    a, c = (None if rank is None else ranked(array, rank) for array in (behind.scale, behind.shift))
+    if claim is None or rank is None or a is None or c is None:
         return f"what {kind(node)} reads is not known to be what the source's reads"
     text = difference(relation.source, _plain(origin), relation.file, _plain(node))
     if text:
@@ -102,7 +81,6 @@ def _norm(
         gamma = np.ones(()) if found[0] is None else found[0].reshape(shape) if shape else found[0]
         beta = np.zeros(()) if found[1] is None else found[1].reshape(shape) if shape else found[1]
         pairs.append((gamma, beta))
-    a, c = behind
     (gamma, beta), (gamma_f, beta_f) = pairs
     want = a * gamma / target.scale
     shift = (a * beta + c - target.shift) / target.scale
@@ -117,7 +95,7 @@ def _norm(
         off += [] if wrong is None else [wrong.of(f"{name} of {kind(node)}")]
     if off:
         return worst(off) or ""
-    known = Claim(value, target.scale, target.shift, claim.assumed)
+    known = Claim(node.outputs[0], target.scale, target.shift, claim.assumed)
     return Proof("norm: invariant, and its scale and shift absorb", ((target.value, known),), (node,))
 
 

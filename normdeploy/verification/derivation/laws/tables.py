@@ -15,32 +15,31 @@ from normdeploy.verification.derivation.gauges import Claim, ranked
 from normdeploy.verification.derivation.laws.same_operator import equal
 from normdeploy.verification.derivation.related.relation import Finding, Proof, Relation, Target
 from normdeploy.verification.derivation.related.stored_rounding import Wrong, compare
-from normdeploy.verification.derivation.side.affine_laws import Affine, back
+from normdeploy.verification.derivation.side.affine_laws import Affine
 from normdeploy.verification.derivation.side.checked_side import Side
 from normdeploy.verification.derivation.side.operands import inputs_of, kind
 
 
-def confirm_table(relation: Relation, value: ir.Value, target: Target) -> Finding:
-    """Confirm what is read of a table: (row - t) / s."""
-    node = value.producer()
-    if node is None or kind(node) not in ("Gather", "Slice") or constant_tensor(node.inputs[0]) is None:
+def confirm_table(relation: Relation, node: ir.Node, origin: ir.Node, behind: Affine, target: Target) -> Finding:
+    """Confirm what is read of a table: (row - t) / s.
+
+    Args:
+        node, origin: of one kind, of the file and the source. behind: the map of the source's. target: of the file's.
+    """
+    ours, theirs = constant_tensor(origin.inputs[0]), constant_tensor(node.inputs[0])
+    if ours is None or theirs is None:
         return ""
-    for step in back(relation.source, target.value):
-        origin = step.value.producer()
-        if origin is None or kind(origin) != kind(node) or constant_tensor(origin.inputs[0]) is None:
-            continue
-        found = _same_part(relation, node, origin)
-        if not isinstance(found, bool):
-            return found
-        gauges = _of_the_table(relation, node, step, target)
-        if isinstance(gauges, str):
-            return gauges
-        wrong = _compare(kind(node), origin.inputs[0], node.inputs[0], gauges)
-        if isinstance(wrong, (Wrong, str)):
-            return wrong
-        claim = Claim(value, target.scale, target.shift, found)
-        return Proof("looks up the same rows", ((target.value, claim),), (node,))
-    return f"{kind(node)} reads no table of the source's"
+    found = _same_part(relation, node, origin)
+    if not isinstance(found, bool):
+        return found
+    gauges = _of_the_table(relation, node, len(theirs.shape), behind, target)
+    if isinstance(gauges, str):
+        return gauges
+    wrong = _compare(kind(node), ours, theirs, gauges)
+    if wrong is not None:
+        return wrong
+    claim = Claim(node.outputs[0], target.scale, target.shift, found)
+    return Proof("looks up the same rows", ((target.value, claim),), (node,))
 
 
 def _same_part(relation: Relation, node: ir.Node, origin: ir.Node) -> bool | str | Wrong:
@@ -55,14 +54,16 @@ def _same_part(relation: Relation, node: ir.Node, origin: ir.Node) -> bool | str
     return next((each for each in found if not isinstance(each, bool)), any(found))
 
 
-def _of_the_table(relation: Relation, node: ir.Node, step: Affine, target: Target) -> list[Floats] | str:
+def _of_the_table(
+    relation: Relation, node: ir.Node, of_table: int, behind: Affine, target: Target
+) -> list[Floats] | str:
     """Return a, c, s and t, so that a c' + c = s v + t for the tables c' and v, or why they are not of one row."""
     varies = f"{kind(node)}: its gauge varies with the place"
-    table, rank = constant_tensor(node.inputs[0]), relation.rank(target.value)
-    if table is None or rank is None or (target.scale == 0).any():
+    rank = relation.rank(target.value)
+    if rank is None:
         return varies
-    gauges = [ranked(g, rank) for g in (step.scale, step.shift, target.scale, target.shift)]
-    axes = _places(relation.file, node, rank, len(table.shape))
+    gauges = [ranked(g, rank) for g in (behind.scale, behind.shift, target.scale, target.shift)]
+    axes = _places(relation.file, node, rank, of_table)
     known = [g for g in gauges if g is not None and all(g.shape[axis] == 1 for axis in axes)]
     if len(known) < len(gauges):
         return varies
@@ -80,10 +81,9 @@ def _places(side: Side, node: ir.Node, rank: int, of_table: int) -> tuple[int, .
     return tuple(range(rank)) if axes is None else tuple(axis_of(int(axis), rank) for axis in axes.reshape(-1))
 
 
-def _compare(what: str, w: ir.Value | None, v: ir.Value | None, gauges: list[Floats]) -> Wrong | str | None:
-    table, stored = constant_tensor(w), constant_tensor(v)
-    assert table is not None
-    assert stored is not None
+def _compare(
+    what: str, table: ir.TensorProtocol, stored: ir.TensorProtocol, gauges: list[Floats]
+) -> Wrong | str | None:
     a, c, s, t = gauges
     if stored.dtype not in FLOATS:
         if any((part != plain).any() for part, plain in ((a, 1), (s, 1), (c, 0), (t, 0))):

@@ -20,34 +20,27 @@ from normdeploy.verification.derivation.gauges import Claim, alike, ranked
 from normdeploy.verification.derivation.laws.same_operator import equal
 from normdeploy.verification.derivation.related.relation import Finding, Proof, Relation, Target
 from normdeploy.verification.derivation.related.stored_rounding import Wrong, compare
-from normdeploy.verification.derivation.side.affine_laws import back, spread
+from normdeploy.verification.derivation.side.affine_laws import Affine, spread
 from normdeploy.verification.derivation.side.attributes import difference
 from normdeploy.verification.derivation.side.operands import inputs_of, kind
 from normdeploy.verification.derivation.side.zero_guards import lost_bound
 
-_OPERATORS = ("ScatterElements", "ScatterND")
 
+def confirm_written(relation: Relation, node: ir.Node, origin: ir.Node, behind: Affine, target: Target) -> Finding:
+    """Confirm that a value with updates written into it has a scale and a shift.
 
-def confirm_written(relation: Relation, value: ir.Value, target: Target) -> Finding:
-    """Confirm that a value with updates written into it has a scale and a shift."""
-    node = value.producer()
-    if node is None or kind(node) not in _OPERATORS or (target.scale == 0).any():
-        return ""
-    reason: Finding = ""
-    for step in back(relation.source, target.value):
-        origin = step.value.producer()
-        if origin is None or kind(origin) != kind(node) or (step.scale == 0).any():
-            continue
-        text = difference(relation.source, origin, relation.file, node)
-        if text:
-            return f"{kind(node)}: {text}"
-        scale, shift = target.scale / step.scale, (target.shift - step.shift) / step.scale
-        found = _confirm(relation, node, origin, scale, shift)
-        if isinstance(found, bool):
-            known = Claim(value, target.scale, target.shift, found)
-            return Proof("updates of the value's gauge are written", ((target.value, known),), (node,))
-        reason = found
-    return reason
+    Args:
+        node, origin: of one kind, of the file and the source. behind: the map of the source's. target: of the file's.
+    """
+    text = difference(relation.source, origin, relation.file, node)
+    if text or (behind.scale == 0).any():
+        return f"{kind(node)}: {text or 'what is written is scaled by 0'}"
+    scale, shift = target.scale / behind.scale, (target.shift - behind.shift) / behind.scale
+    found = _confirm(relation, node, origin, scale, shift)
+    if not isinstance(found, bool):
+        return found
+    known = Claim(node.outputs[0], target.scale, target.shift, found)
+    return Proof("updates of the value's gauge are written", ((target.value, known),), (node,))
 
 
 def _confirm(relation: Relation, node: ir.Node, origin: ir.Node, scale: Floats, shift: Floats) -> bool | str | Wrong:

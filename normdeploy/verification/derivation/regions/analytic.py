@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from itertools import takewhile
 
 import onnx_ir as ir
 
@@ -26,6 +27,7 @@ from normdeploy.verification.derivation.regions.unseen_constants import unseen_c
 from normdeploy.verification.derivation.related.relation import Finding, Proof, Relation, Target
 from normdeploy.verification.derivation.related.stored_rounding import Wrong
 from normdeploy.verification.derivation.related.unrounded import Constants, Unlike
+from normdeploy.verification.derivation.side.affine_laws import back
 from normdeploy.verification.derivation.side.beyond import cuts, decides
 from normdeploy.verification.derivation.side.checked_side import Side
 from normdeploy.verification.derivation.side.movement import MOVES
@@ -125,23 +127,12 @@ def _is_told(relation: Relation, v: ir.Value) -> bool:
 
 
 def _claimed(relation: Relation, w: ir.Value, leaves: Mapping[ir.Value, None], claims: dict[ir.Value, Claim]) -> bool:
-    same = _taken(relation.source, w)
-    held = (*relation.by_source.get(same, ()), *relation.rows.get(same, ()))
+    same = [step.value for step in takewhile(lambda step: step.is_nothing, back(relation.source, w))]
+    held = (claim for value in same for claim in (*relation.by_source.get(value, ()), *relation.rows.get(value, ())))
     found = [claim for claim in held if claim.value in leaves]
     if found:
         claims[w] = min(found, key=lambda claim: claim.assumed)
     return bool(found)
-
-
-def _taken(side: Side, value: ir.Value) -> ir.Value:
-    """Return the operand that is a Where's result, where a constant takes every element from that one; else itself."""
-    node = value.producer()
-    if node is None or kind(node) != "Where" or (takes := side.constant(node.inputs[0])) is None or not takes.size:
-        return value
-    operand = node.inputs[1 if takes.all() else 2]
-    if operand is None or takes.all() != takes.any() or side.shapes(operand) != side.shapes(value):
-        return value
-    return operand
 
 
 def _region(
@@ -182,5 +173,4 @@ def _region(
             raise _Outside("what it is at other sizes is not followed")
         if not smooth(side, node):
             raise _Outside("a root of what may be the square of one number")
-    order = {node: index for index, node in enumerate(side.nodes)}
-    return sorted(found, key=lambda node: order[node])
+    return sorted(found, key=side.places.__getitem__)

@@ -148,7 +148,7 @@ class Relation:
             for claim in held.get(step.value, ()):
                 if by is not None and claim.value is not by:
                     continue
-                if step.value is w:
+                if step.is_nothing:
                     yield claim
                 elif rank is not None:
                     scale, shift = ranked(step.scale, rank), ranked(step.shift, rank)

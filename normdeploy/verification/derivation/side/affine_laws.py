@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import onnx_ir as ir
@@ -17,6 +17,8 @@ from normdeploy.verification.derivation.side.checked_side import Side
 from normdeploy.verification.derivation.side.computed_rounding import off_by_rounding
 from normdeploy.verification.derivation.side.operands import filling, inputs_of, kind
 from normdeploy.verification.derivation.side.zero_guards import guard_beside, smaller_guard
+
+_ONE, _NOUGHT = np.ones(()), np.zeros(())
 
 _LONGEST = 64
 """How many such operators in a row are looked through."""
@@ -46,6 +48,11 @@ class Affine(ScaledValue):
         found: Floats = np.abs(self.shift) if self.cancelled is None else self.cancelled
         return found
 
+    @property
+    def is_nothing(self) -> bool:
+        """y is x, and nothing is stored that says so."""
+        return self.scale is _ONE and self.shift is _NOUGHT
+
     def gauges_as(self, scale: Floats, shift: Floats) -> bool:
         """Tell whether y = scale v + shift says that x is v."""
         return bool((scale == self.scale).all() and (shift == self.shift).all())
@@ -53,8 +60,7 @@ class Affine(ScaledValue):
 
 def nothing(value: ir.Value) -> Affine:
     """Return y = y."""
-    one, nought = np.ones(()), np.zeros(())
-    return Affine(value, one, nought, nought, nought)
+    return Affine(value, *_unit())
 
 
 def back(side: Side, value: ir.Value) -> Iterator[Affine]:
@@ -73,6 +79,11 @@ def back(side: Side, value: ir.Value) -> Iterator[Affine]:
 
 def _one_further(side: Side, value: ir.Value, found: Affine, step: Affine) -> Affine:
     """Return a value, of which one map is known, as a map of what is one step further back."""
+    if step.is_nothing:
+        return replace(found, value=step.value, nodes=(*found.nodes, *step.nodes))
+    if found.is_nothing:
+        scale = composed(step.scale, _NOUGHT, _ONE, _NOUGHT)[0]
+        return replace(step, scale=scale, nodes=(*found.nodes, *step.nodes))
     with np.errstate(invalid="ignore"):  # a mask's infinity times 0 is nan, which confirms nothing
         scale, shift = composed(found.scale, found.shift, step.scale, step.shift)
         off_scale = found.off_scale * np.abs(step.scale) + np.abs(found.scale) * step.off_scale
@@ -148,7 +159,7 @@ def _of_one_element(side: Side, node: ir.Node) -> Affine | None:
 
 
 def _unit() -> tuple[Floats, Floats, Floats, Floats]:
-    return np.ones(()), np.zeros(()), np.zeros(()), np.zeros(())
+    return _ONE, _NOUGHT, _NOUGHT, _NOUGHT
 
 
 def _dropout(side: Side, node: ir.Node) -> Affine | None:
@@ -266,15 +277,8 @@ def _batch_norm(side: Side, node: ir.Node) -> Affine | None:
 
 
 _STEPS = {
-    "Identity": _same,
-    "Cast": _same,
-    "CastLike": _same,
+    **dict.fromkeys(("Identity", "Cast", "CastLike", "Reshape", "Expand", "Squeeze", "Unsqueeze", "Flatten"), _same),
     "Dropout": _dropout,
-    "Reshape": _same,
-    "Expand": _same,
-    "Squeeze": _same,
-    "Unsqueeze": _same,
-    "Flatten": _same,
     "Where": _chosen,
     "Concat": _joined_with_nothing,
     **dict.fromkeys(

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from normdeploy.graph import constant_tensor
+from normdeploy.graph.walk import HOLDING
 
 _TURNS = 3
 """Turns of a loop whose number is not known: for sizes only."""
@@ -19,7 +20,9 @@ Known = Mapping[ir.Value, Tensor]
 
 def bodies_of(node: ir.Node) -> dict[str, ir.Graph]:
     """Return the graphs that an operator holds, by attribute."""
-    return {a.name: a.as_graph() for a in node.attributes.values() if a.type == ir.AttributeType.GRAPH}
+    if not node.domain and node.op_type not in HOLDING:
+        return {}
+    return {a.name: a.as_graph() for a in node.attributes.data.values() if a.type == ir.AttributeType.GRAPH}
 
 
 @dataclass(frozen=True)

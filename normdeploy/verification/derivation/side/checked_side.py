@@ -13,6 +13,7 @@ from torch import Tensor
 from normdeploy.array_types import Array, Shape
 from normdeploy.errors import GraphError
 from normdeploy.graph import FLOATS, constant_tensor, evaluate_node
+from normdeploy.graph.inlining import inline_functions
 from normdeploy.graph.operator_evaluation import as_constant, opset_of
 from normdeploy.graph.traits import Trait, has
 from normdeploy.graph.walk import of_fixed_sizes
@@ -42,7 +43,7 @@ class Side:
     """A graph.
 
     Args:
-        model: the graph, functions inlined.
+        model: the graph; functions are inlined in a copy.
         assignments: shape of each input (or the input itself, as sizes), by name, at each of a few assignments.
         beside: the other graph, if it is known: operators of the same sizes are not evaluated twice.
 
@@ -56,11 +57,15 @@ class Side:
     def __init__(
         self, model: ir.Model, assignments: Sequence[Mapping[str, Shape | Tensor]], *, beside: Side | None = None
     ) -> None:
+        if model.functions:
+            model = model.clone()
+            inline_functions(model)
         self.graph = model.graph
         self.one_size = of_fixed_sizes(model.graph) and len(assignments) == 1
         self.imports = dict(model.graph.opset_imports)
         self._sizes: Sizes = Sizes(self.imports, None if beside is None else beside._sizes)
         self.nodes = list(model.graph)
+        self.places = {node: place for place, node in enumerate(self.nodes)}
         self._constants: set[ir.Value] = set()
         self._sized: set[ir.Value] = set()
         self._folded = KeptConstants()

@@ -14,12 +14,13 @@ from normdeploy.graph.traits import is_standard
 
 def kind(node: ir.Node) -> str:
     """Return an operator's name, with its domain where it is not the standard's."""
-    return node.op_type if is_standard(node) else f"{node.domain}::{node.op_type}"
+    domain = node.domain
+    return f"{domain}::{node.op_type}" if domain else node.op_type
 
 
 def inputs_of(node: ir.Node) -> list[ir.Value | None]:
     """Return a node's inputs; None for absent ones, none of which stand at the end."""
-    found = [None if value is None or not value.name else value for value in node.inputs]
+    found = [value if value is not None and value.name else None for value in node.inputs]
     while found and found[-1] is None:
         found.pop()
     return found

@@ -9,6 +9,7 @@ import onnx
 import onnx_ir as ir
 
 from normdeploy.graph.traits import MICROSOFT, is_quantizer, is_standard
+from normdeploy.graph.walk import bodies_of
 
 TypeOf = Callable[[ir.Value], ir.DataType | None]
 
@@ -49,15 +50,16 @@ def result_type(
 
 def _said(node: ir.Node, index: int) -> ir.DataType | None:
     """Return the type that an attribute says."""
-    bodies = [a.as_graph() for a in node.attributes.values() if a.type == ir.AttributeType.GRAPH]
+    bodies = bodies_of(node)
     if bodies:
         place = index + (1 if node.op_type == "Loop" else 0)  # a Loop's body returns first whether it goes on
         return bodies[0].outputs[place].dtype if place < len(bodies[0].outputs) else None
-    given = node.attributes.get(_NAMES.get(node.op_type, "dtype"))
+    attributes = node.attributes.data
+    given = attributes.get(_NAMES.get(node.op_type, "dtype"))
     if given is not None and given.type == ir.AttributeType.INT and is_standard(node) and given.as_int():
         return ir.DataType(given.as_int())
-    held = node.attributes.get("value")
     if node.op_type == "ConstantOfShape":
+        held = attributes.get("value")
         return ir.DataType.FLOAT if held is None else ir.DataType(held.as_tensor().dtype)
     if is_quantizer(node) and len(node.inputs) < 3:
         return ir.DataType.UINT8
