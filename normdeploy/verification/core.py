@@ -193,7 +193,7 @@ def _ask(context: Context, example: Arrays, data: Any) -> None:
             if graph is not None:
                 source = list(nodes_in(graph.graph))
                 ends = {**own_ends(opened, source), **own_tables(opened, source)}
-                ends.update(own_weights(row.node for row in context.proven.open if row.unlike))
+                ends.update(own_weights(row.node for row in context.proven.open if row.is_unlike))
             names = frozenset({*context.proven.to_be_seen, *ends})
             if names:
                 context.subject.watch = Watch(names, ends)

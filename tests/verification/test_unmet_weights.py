@@ -6,10 +6,14 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
 from onnx import numpy_helper, parser
 
 from normdeploy.verification import verify
+from normdeploy.verification.derivation.related.relation import identity
+from normdeploy.verification.derivation.related.report import Row
+from normdeploy.verification.derivation.related.stored_rounding import Wrong
 
 HEAD = """<ir_version: 8, opset_import: ["": 18]> g (float[n,4] x) => (float[n,3] y)
     <float[4,6] w = {{0}}, float[6] b = {{0}}, float zero = {{0.0}}, float one = {{1.0}}, float[6,3] t = {{0}}> {{
@@ -41,6 +45,16 @@ def test_a_row_that_only_met_zeros_is_named_or_met(bias: float, status: str, tmp
     source = written(tmp_path / "source.onnx", WRITTEN, bias=bias)
     verdict = verify(source, written(tmp_path / "wrong.onnx", OTHERWISE, bias=bias, factor=1.1), level="quick")
     assert verdict.status == status, verdict.summary()
+
+
+@pytest.mark.parametrize(("rounding", "asked"), [(True, False), (False, True)])
+def test_weights_within_another_rounding_need_not_be_met(rounding: bool, asked: bool) -> None:
+    """Though they are none of what else they were held against."""
+    node = ir.node("MatMul", [ir.Value(name="x"), ir.Value(name="t")])
+    row, against = Row(node), (node.outputs[0], identity(ir.Value(name="w"), 2))
+    row.take(Wrong("is another"), against, sure=False)
+    row.take(Wrong("is 8 units off", rounding), against, sure=False)
+    assert row.is_unlike == asked
 
 
 @pytest.mark.parametrize("bias", [-1e7, -8.0])

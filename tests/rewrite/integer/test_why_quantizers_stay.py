@@ -86,6 +86,10 @@ CASES = {
         "int16[2, 2, 4, 4] x",
         f"r = DequantizeLinear (x, half, short) k = DequantizeLinear (w, half) c = Conv (r, k) {ENDS}",
     ),
+    "reads data of unknown rank": (
+        "uint8 x",
+        f"{REAL} k = DequantizeLinear (matrix, half) c = MatMul (r, k) {ENDS}",
+    ),
     "adds a matrix": (
         ROWS,
         f"{REAL} k = DequantizeLinear (matrix, half) c = Gemm (r, k, addend) {ENDS}",

@@ -57,6 +57,11 @@ class Row:
         return self.wrong is not None and not self.guessed
 
     @property
+    def is_unlike(self) -> bool:
+        """It holds other numbers than all that it was held against, and no rounding explains them."""
+        return self.unlike and (self.wrong is None or not self.wrong.rounding)
+
+    @property
     def name(self) -> str:
         """What the operator is called in the file."""
         return str(self.node.name or self.node.outputs[0].name)
