@@ -20,6 +20,31 @@ def state_of(model: nn.Module, reached: Iterable[Reached] | None = None) -> Iter
     yield from unregistered_tensors(model, reached).values()
 
 
+def same_numbers(one: Tensor, other: Tensor) -> bool:
+    """Tell whether two tensors of one kind hold the same numbers, NaN beside NaN; sparse ones, in the same order."""
+    if _kind(one) != _kind(other):
+        return False
+    return all(torch.equal(a.nan_to_num(), b.nan_to_num()) for a, b in zip(_strided(one), _strided(other), strict=True))
+
+
+def _kind(tensor: Tensor) -> tuple[object, ...]:
+    return tensor.shape, tensor.dtype, tensor.layout, [part.shape for part in _strided(tensor)]
+
+
+def _strided(tensor: Tensor) -> tuple[Tensor, ...]:
+    """Return the tensors that hold what a tensor does."""
+    tensor = tensor.detach()
+    if tensor.layout is torch.strided:
+        return (tensor,)
+    if tensor.layout is torch.sparse_coo:
+        return tensor._indices(), tensor._values()
+    if tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
+        return tensor.crow_indices(), tensor.col_indices(), tensor.values()
+    if tensor.layout in (torch.sparse_csc, torch.sparse_bsc):
+        return tensor.ccol_indices(), tensor.row_indices(), tensor.values()
+    return (tensor.to_dense(),)
+
+
 class Contents:
     """Copies of some tensors' numbers.
 
@@ -34,10 +59,13 @@ class Contents:
     def restore(self) -> None:
         """Give every tensor back what it held, in place: others may share its memory."""
         for tensor, copy in self._copies.values():
-            if tensor.shape != copy.shape or tensor.dtype != copy.dtype:
+            if same_numbers(tensor, copy):
+                continue
+            if _kind(tensor) != _kind(copy) or tensor.layout is torch._mkldnn:  # type: ignore[attr-defined] # not public
                 tensor.data = copy.clone()
-            elif not torch.equal(tensor.detach(), copy):
-                tensor.data.copy_(copy)
+                continue
+            for place, numbers in zip(_strided(tensor), _strided(copy), strict=True):
+                place.copy_(numbers)
 
 
 class Assigned:

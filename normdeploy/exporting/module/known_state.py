@@ -58,7 +58,8 @@ class KnownState(TorchFunctionMode):
         super().__init__()
         self._known: dict[int, _Known] = {}
         traced = [(tensor, numbers[name]) for name, tensor in _state(model) if name in numbers]
-        pairs = [(tensor, real) for tensor, real in traced if tensor is not real and _OUTSIDE is not None]
+        plain = [pair for pair in traced if pair[1].layout is torch.strided]  # others lie in more than one memory
+        pairs = [(tensor, real) for tensor, real in plain if tensor is not real and _OUTSIDE is not None]
         for (tensor, _), real in zip(pairs, _run(_copies, ([real for _, real in pairs],), {}), strict=True):
             self._known[id(tensor)] = _Known(tensor, real)
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
+from normdeploy.nn.contents import same_numbers
 from normdeploy.nn.object_walk import unregistered_tensors
 
 
@@ -56,7 +57,7 @@ def updates_seen(model: nn.Module) -> Iterator[list[Updated]]:
         was = before.get(path)
         if was is None or (path not in registered and was.shape != now.shape):
             continue
-        if was.shape != now.shape or not torch.equal(was.nan_to_num(), now.detach().nan_to_num()):
+        if not same_numbers(was, now):
             found.append(_named(model, path))
 
 

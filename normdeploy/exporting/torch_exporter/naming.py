@@ -134,7 +134,7 @@ def name_plain_tensors(graph: ir.Graph, constants: dict[str, torch.Tensor], mode
 
 
 def _memory(tensor: torch.Tensor) -> tuple[object, ...]:
-    if tensor.numel() == 0:
+    if tensor.numel() == 0 or tensor.layout is not torch.strided:
         return (id(tensor),)
     return (tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tuple(tensor.stride()), tensor.device)
 
