@@ -34,7 +34,6 @@ from normdeploy.exporting.module.forward import (
     split_arguments,
 )
 from normdeploy.exporting.module.mode import ModeReport, evaluation_mode, fast_paths
-from normdeploy.exporting.module.packed_sequences import packed_sequences_padded
 from normdeploy.exporting.module.plain_tensors import module_tensors, plain_tensors_registered
 from normdeploy.exporting.module.state_updates import Updated, updates_seen, updates_traced
 from normdeploy.exporting.module.training_operators import statistics_unchanged, training_operators
@@ -44,6 +43,7 @@ from normdeploy.exporting.torch_exporter.causal_hints import causal_hints_given
 from normdeploy.exporting.torch_exporter.computed_weights import kept_values
 from normdeploy.exporting.torch_exporter.dynamic_shapes import fixed_after_all, user_shapes, widened
 from normdeploy.exporting.torch_exporter.naming import name_plain_tensors, rename_values, separate_outputs
+from normdeploy.exporting.torch_exporter.packed_sequences import packed_sequences_padded
 from normdeploy.exporting.torch_exporter.trace_errors import (
     causes_from_here,
     essential_line,

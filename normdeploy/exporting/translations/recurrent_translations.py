@@ -16,8 +16,8 @@ from typing import Any
 import onnx_ir as ir
 import torch
 
-from normdeploy.exporting.module.packed_sequences import KINDS
 from normdeploy.exporting.translations.attention_translation import ints, op
+from normdeploy.exporting.translations.layers_of_lengths import KINDS
 
 aten = torch.ops.aten
 
@@ -128,7 +128,7 @@ def _of_lengths(kind: _Kind) -> Callable[..., Any]:
     def layer(
         padded: Any, lengths: Any, states: Sequence[Any], weights: Sequence[Any], biases: bool, layers: int, both: bool
     ) -> tuple[Any, ...]:
-        """Translate the operators of `normdeploy.exporting.module.packed_sequences`."""
+        """Translate the operators of `normdeploy.exporting.translations.layers_of_lengths`."""
         narrow = op.Cast(lengths, to=ir.DataType.INT32)
         return _layers(kind, padded, states, weights, narrow, biases=biases, count=layers, both=both)
 

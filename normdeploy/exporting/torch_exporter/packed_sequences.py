@@ -17,54 +17,12 @@ from typing import Any
 from unittest import mock
 
 import torch
-from torch import _VF, Tensor, nn
+from torch import Tensor, nn
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 from torch.nn.utils import rnn
 from torch.nn.utils.rnn import PackedSequence
 
 from normdeploy.exporting.translations.delegated import NoTranslationError
-
-_LIBRARY: Any = torch.library.Library("normdeploy", "FRAGMENT")  # type: ignore[no-untyped-call] # torch's, unannotated
-_LAYER = "(Tensor padded, Tensor lengths, Tensor[] states, Tensor[] weights, bool biases, int layers, bool both) -> "
-KINDS = ("lstm", "gru", "rnn_tanh", "rnn_relu")
-"""Recurrent layers, by what torch calls their operators."""
-
-
-def _shapes(padded: Tensor, lengths: Tensor, states: list[Tensor], *rest: Any) -> tuple[Tensor, ...]:  # noqa: ARG001
-    *_, both = rest
-    every = padded.new_empty(padded.shape[0], padded.shape[1], states[0].shape[2] * (2 if both else 1))
-    return every, *(torch.empty_like(state) for state in states)
-
-
-def _run(kind: str) -> Callable[..., Any]:
-    """Return what computes a layer: torch's own on packed sequences, longest first."""
-
-    def run(
-        padded: Tensor,
-        lengths: Tensor,
-        states: list[Tensor],
-        weights: list[Tensor],
-        biases: bool,
-        layers: int,
-        both: bool,
-    ) -> tuple[Tensor, ...]:
-        order = lengths.argsort(descending=True)
-        back = order.argsort()
-        data, sizes = _VF._pack_padded_sequence(padded.index_select(1, order), lengths[order].cpu(), False)
-        begin = [state.index_select(1, order) for state in states]
-        first = begin if kind == "lstm" else begin[0]
-        every, *last = getattr(_VF, kind)(data, sizes, first, weights, biases, layers, 0.0, False, both)
-        every, _ = _VF._pad_packed_sequence(every, sizes, False, 0.0, padded.shape[0])
-        return tuple(result.index_select(1, back) for result in (every, *last))
-
-    return run
-
-
-for _kind in KINDS:
-    _results = "(Tensor, Tensor, Tensor)" if _kind == "lstm" else "(Tensor, Tensor)"
-    _LIBRARY.define(f"{_kind}_of_lengths{_LAYER}{_results}")
-    _LIBRARY.impl(f"{_kind}_of_lengths", _run(_kind), "CompositeExplicitAutograd")
-    torch.library.register_fake(f"normdeploy::{_kind}_of_lengths", _shapes, lib=_LIBRARY)
 
 
 class Padded(PackedSequence):
