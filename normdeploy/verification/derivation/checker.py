@@ -59,6 +59,7 @@ from normdeploy.verification.derivation.side.affine_laws import Affine, back, st
 from normdeploy.verification.derivation.side.beyond import alike_beyond
 from normdeploy.verification.derivation.side.checked_side import Side
 from normdeploy.verification.derivation.side.operands import kind
+from normdeploy.verification.derivation.side.twins import twins_of
 from normdeploy.verification.derivation.side.value_facts import fed_alike
 from normdeploy.verification.derivation.to_be_seen import ShownBySamples
 
@@ -81,21 +82,20 @@ def check_derivation(
     *,
     outputs: Sequence[str] | None = None,
 ) -> Report:
-    """Confirm a file against its source, operator by operator.
+    """Return what is confirmed of a file against its source, operator by operator; nothing in either makes it raise.
 
     Args:
         source: the graph as traced, or as another tool wrote it. file: the graph to be judged.
         derivation: hints, by names of values; may be empty, or wrong.
         assignments: shapes of the inputs, by name, at a few assignments of sizes (one where nothing is dynamic).
         outputs: names of the file's outputs, in the order of the source's; its own order by default.
-
-    Returns:
-        Report: what is confirmed and what is not; nothing in a graph or a derivation makes it raise.
     """
-    ours = Side(source, assignments)
-    relation = Relation(ours, Side(file, ours.followed, beside=ours), further=further)
+    theirs = Side(file, (ours := Side(source, assignments)).followed, beside=ours)
     with np.errstate(over="ignore", invalid="ignore"):  # gauges that leave float64's range are no identity
-        return _Checker(relation, derivation).run(outputs)
+        report = _Checker(Relation(ours, theirs, further=further), derivation).run(outputs)
+        if report.open and (twins := twins_of(ours)):
+            report = _Checker(Relation(ours, theirs, further=further, twins=twins), derivation).run(outputs)
+    return report
 
 
 class _Checker:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -64,6 +64,7 @@ class Relation:
         moved: of two ways of moving, by all that they depend on: the result's rank, and whether constants are joined to
             it; None where elements land elsewhere.
         moved_gauges: scale and shift of the result, by the same and by the gauges of what is moved.
+        twins: values of the source that are the same, by each: what stands for one stands for all.
     """
 
     source: Side
@@ -76,10 +77,16 @@ class Relation:
     unrounded: Callable[[ir.Value, int], Array | None] | None = None
     moved: dict[Hashable, tuple[int, bool] | None] = field(default_factory=dict)
     moved_gauges: dict[Hashable, tuple[Floats, Floats]] = field(default_factory=dict)
+    twins: Mapping[ir.Value, Sequence[ir.Value]] = field(default_factory=dict)
     _looked: set[tuple[ir.Value, ir.Value]] = field(default_factory=set)
 
     def add(self, w: ir.Value, claim: Claim) -> bool:
         """Take a claim; return whether it is new, or of the kind that was only assumed."""
+        for twin in self.twins.get(w, ()):
+            self._take(twin, claim)
+        return self._take(w, claim)
+
+    def _take(self, w: ir.Value, claim: Claim) -> bool:
         rank = self.rank(w)
         scale, shift = (None if rank is None else ranked(compress(array), rank) for array in (claim.scale, claim.shift))
         if scale is None or shift is None or not self._fit(w, claim):

@@ -1,0 +1,54 @@
+"""Values that a graph computes twice: the same operator on the same. Other tools keep one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+
+import onnx_ir as ir
+
+from normdeploy.graph.traits import Trait, has
+from normdeploy.verification.derivation.side.checked_side import Side
+
+_PLAIN = frozenset(
+    {
+        ir.AttributeType.INT,
+        ir.AttributeType.FLOAT,
+        ir.AttributeType.STRING,
+        ir.AttributeType.INTS,
+        ir.AttributeType.FLOATS,
+        ir.AttributeType.STRINGS,
+    }
+)
+_SMALL = 64
+"""Elements up to which constants of different names are compared."""
+
+
+def twins_of(side: Side) -> dict[ir.Value, tuple[ir.Value, ...]]:
+    """Return each value that is computed twice with the others that are the same number by number."""
+    first: dict[Hashable, ir.Node] = {}
+    stands: dict[ir.Value, ir.Value] = {}  # for a value that was met before: the first like it
+    found: dict[ir.Value, list[ir.Value]] = {}
+    for node in side.nodes:
+        draws = has(node, Trait.RANDOM) or node.op_type == "Dropout"
+        if draws or any(a.type not in _PLAIN for a in node.attributes.values()):
+            continue
+        read = tuple(_key(side, stands, value) for value in node.inputs)
+        given = tuple(sorted((a.name, _hashable(a.value)) for a in node.attributes.values()))
+        like = first.setdefault((node.op_identifier(), given, read), node)
+        if like is node:
+            continue
+        for value, one in zip(node.outputs, like.outputs, strict=False):
+            stands[value] = one
+            found.setdefault(one, [one]).append(value)
+    return {value: tuple(v for v in alike if v is not value) for alike in found.values() for value in alike}
+
+
+def _key(side: Side, stands: dict[ir.Value, ir.Value], value: ir.Value | None) -> Hashable:
+    tensor = side.tensor(value)
+    if tensor is None or tensor.size > _SMALL:
+        return value and stands.get(value, value)
+    return tensor.dtype, tuple(tensor.shape.numpy()), tensor.tobytes()
+
+
+def _hashable(value: object) -> Hashable:
+    return tuple(value) if isinstance(value, (list, tuple)) else value

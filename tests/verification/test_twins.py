@@ -1,0 +1,85 @@
+"""What a module computes twice, and another tool once: the file is confirmed for every input, unless it is drawn."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import onnx
+import pytest
+import torch
+from onnx import parser
+from torch import Tensor, nn
+
+import normdeploy as nd
+from normdeploy.graph import load_graph
+from normdeploy.graph.derivation import Derivation
+from normdeploy.verification import verify
+from normdeploy.verification.derivation.checker import check_derivation
+
+HEAD = '<ir_version: 8, opset_import: ["" : 18]> agraph (float[N, 4] x) => (float[N, 4] y)'
+TWICE = """
+    one = Constant <value_float = 1.5> ()
+    a = {operator} (x)
+    other = Constant <value_float = {number}> ()
+    b = {operator} (x)
+    c = Add(a, one)
+    d = Add(b, other)
+    e = Softsign(c)
+    f = Sin(d)
+    y = Div(e, f)"""
+ONCE = """
+    one = Constant <value_float = 1.5> ()
+    a = {operator} (x)
+    c = Add(a, one)
+    e = Softsign(c)
+    f = Sin(c)
+    y = Div(e, f)"""
+
+
+def written(path: Path, body: str, **given: object) -> Path:
+    onnx.save(parser.parse_model(f"{HEAD} {{ {body.format(**given)} }}"), path)
+    return path
+
+
+def derived(folder: Path, operator: str, number: float) -> str:
+    reference = written(folder / "a.onnx", TWICE, operator=operator, number=number)
+    file = written(folder / "b.onnx", ONCE, operator=operator)
+    return verify(reference, file, level="quick").check("derivation").status
+
+
+@pytest.mark.parametrize("operator", ["Tanh", "LeakyRelu <alpha = 0.1>", "Identity"])
+def test_one_in_the_place_of_two_that_are_the_same_is_confirmed(operator: str, tmp_path: Path):
+    assert derived(tmp_path, operator, 1.5) == "pass"
+
+
+def test_two_that_differ_by_a_constant_are_not(tmp_path: Path):
+    assert derived(tmp_path, "Tanh", 1.625) != "pass"
+
+
+def test_two_that_draw_are_not(tmp_path: Path):
+    drawing = written(tmp_path / "a.onnx", TWICE, operator="RandomNormalLike", number=1.5)
+    once = written(tmp_path / "b.onnx", ONCE, operator="RandomNormalLike")
+    report = check_derivation(load_graph(drawing), load_graph(once), Derivation(), [{"x": (3, 4)}])
+    assert report.open
+
+
+class ChannelNorm(nn.Module):
+    """What is left of the mean is written twice, as people do."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.scale, self.shift = nn.Parameter(torch.rand(width, 1, 1) + 0.5), nn.Parameter(torch.randn(width, 1, 1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        mean = x.mean(1, keepdim=True)
+        variance = (x - mean).pow(2).mean(1, keepdim=True)
+        return (x - mean) / torch.sqrt(variance + 1e-5) * self.scale + self.shift
+
+
+def test_torchs_own_export_of_a_hand_written_norm_is_confirmed(tmp_path: Path):
+    torch.manual_seed(0)
+    model, x = nn.Sequential(nn.Conv2d(3, 6, 3), ChannelNorm(6), nn.Conv2d(6, 4, 1)).eval(), torch.randn(2, 3, 8, 8)
+    path = tmp_path / "torchs.onnx"
+    torch.onnx.export(model, (x,), path, dynamo=True, verbose=False, dynamic_shapes=({0: torch.export.Dim("n")},))
+    verdict = nd.verify(model, path, args=(x,), level="quick")
+    assert (verdict.status, verdict.check("derivation").status) == ("pass", "pass")
