@@ -44,7 +44,8 @@ def check_proven(context: Context) -> list[Check]:
         plainly = None if report.confirmed else written_plainly(graph, context.subject.model)
         if plainly is not None:
             again, its = _checked(context, plainly.source, plainly.file)
-            if again.confirmed or again.nearly or _wrong_rows(context, again, its):
+            explains_more = not plainly.between and len(again.open) < len(report.open)  # of the file's own operators
+            if again.confirmed or again.nearly or explains_more or _wrong_rows(context, again, its):
                 inside = sum(row.result in plainly.between for row in again.rows)
                 report, hints, operators = again, its, len(again.rows) - inside + plainly.gone
     except (GraphError, RecursionError, *OPERATOR_ERRORS) as error:

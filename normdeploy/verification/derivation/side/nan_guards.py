@@ -80,10 +80,14 @@ class _Finite:
         if has(node, Trait.WEIGHS | Trait.NORMALIZES) and not is_standard(node, "Mul", "Pow"):
             if node.attributes.get_float("epsilon", 1.0) > 0:  # without one, rows of equal numbers are 0 / 0
                 self._real.update(node.outputs)
-        elif has(node, Trait.MOVES | Trait.JOINS | Trait.CONVERTS) or is_standard(node, *_CARRY) or self._divides(node):
+        elif has(node, Trait.MOVES | Trait.JOINS | Trait.CONVERTS) or is_standard(node, *_CARRY) or _by_constant(node):
             (self._fed if fed else self._real).update(node.outputs)
 
-    def _divides(self, node: ir.Node) -> bool:
-        """Tell whether an operator is a quotient by constants other than 0."""
-        by = constant_tensor(node.inputs[1]) if is_standard(node, "Div") and node.inputs[1] is not None else None
-        return by is not None and bool((by.numpy() != 0).all())
+
+def _by_constant(node: ir.Node) -> bool:
+    """Tell whether an operator is a quotient by constants other than 0, or a power of 0, 1, 2, ..."""
+    by = constant_tensor(node.inputs[1]) if is_standard(node, "Div", "Pow") and node.inputs[1] is not None else None
+    if by is None:
+        return False
+    numbers = by.numpy().astype(np.float64)
+    return bool((numbers != 0).all() if node.op_type == "Div" else ((numbers >= 0) & (numbers % 1 == 0)).all())
