@@ -79,6 +79,7 @@ class Context:
         own: the file was written from the very graph that its numbers are held against: each is its one rounding.
         effort: work that may be spent on what can also be left out.
         waiting: input families that the level leaves out, unless they are what decides.
+        refused: names of those on which reference or graph cannot be run, by what is said of them.
         links: what the float64 chain says of the file, once it was followed.
         wrong_under: runtime settings under which some output was wrong.
         localization: where a failure starts. depth: the error along the graph.
@@ -118,6 +119,7 @@ class Context:
     sites: list[SiteReport] = field(default_factory=list)
     measurements: list[Measurement] = field(default_factory=list)
     not_checked: list[str] = field(default_factory=list)
+    refused: dict[str, list[str]] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
     links: Links = field(default_factory=Links)
     wrong_under: list[Setting] = field(default_factory=list)

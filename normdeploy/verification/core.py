@@ -33,7 +33,7 @@ from normdeploy.verification.checks.logic import check_logic
 from normdeploy.verification.checks.open_decisions import check_open_decisions
 from normdeploy.verification.checks.quantization import check_quantization
 from normdeploy.verification.checks.reduced import check_conversion, lowest_precision
-from normdeploy.verification.checks.reference_runs import check_reference
+from normdeploy.verification.checks.reference_runs import check_reference, left_out_in_words
 from normdeploy.verification.checks.rounding import check_decided, check_finite, check_rounding
 from normdeploy.verification.checks.sensitivity import check_sensitivity
 from normdeploy.verification.checks.structure import check_structure
@@ -262,7 +262,7 @@ def _verdict(context: Context, reference: Any, judged: Copied) -> Verdict:
         sites=context.sites,
         measurements=context.measurements,
         environment=facts,
-        not_checked=context.not_checked,
+        not_checked=[*context.not_checked, *left_out_in_words(context.refused)],
         localization=context.localization,
         depth=context.depth,
         seconds=context.seconds,

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from normdeploy.verification import verify
+from normdeploy.verification.checks.reference_runs import left_out_in_words
 from normdeploy.verification.samples import families as drawing
 from normdeploy.verification.samples.families import make_families
 from normdeploy.verification.samples.family import Family
@@ -131,3 +132,8 @@ def test_images_are_smooth_and_fill_their_range():
     spots = drawn["spots"].feeds["x"]
     assert 0 < np.count_nonzero(spots) < 0.2 * spots.size
     assert spots.max() > 1 > -1 > spots.min()
+
+
+def test_families_that_are_refused_alike_are_told_in_one_sentence():
+    told = left_out_in_words({"it is 0 (x)": ["zeros", "masks, inverted"], "it is 7": ["ones"]})
+    assert told == ["2 input families ('zeros', 'masks, inverted'): it is 0 (x)", "input family 'ones': it is 7"]

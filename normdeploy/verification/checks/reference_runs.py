@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -111,5 +111,14 @@ def add_case(context: Context, family: Family) -> list[Check]:
         made = f"the reference's graph cannot be evaluated on it here ({error})"
     if family.user:
         return [Check(Question.REFERENCE, Status.ERROR, given)]
-    context.not_checked.append(f"input family {family.name!r}: {made}")
+    context.refused.setdefault(made, []).append(family.name)
     return []
+
+
+def left_out_in_words(refused: Mapping[str, Sequence[str]]) -> list[str]:
+    """Return in sentences which families were left out. Args: refused: their names, by what was said of them."""
+    kinds = ("input family {}", "{1} input families ({0})")
+    return [
+        f"{kinds[len(names) > 1].format(', '.join(map(repr, names)), len(names))}: {why}"
+        for why, names in refused.items()
+    ]
