@@ -117,8 +117,8 @@ def add_case(context: Context, family: Family) -> list[Check]:
 
 def left_out_in_words(refused: Mapping[str, Sequence[str]]) -> list[str]:
     """Return in sentences which families were left out. Args: refused: their names, by what was said of them."""
-    kinds = ("input family {}", "{1} input families ({0})")
+    one, several = "input family {0}: {2}", "{1} input families ({0}): {2}"
     return [
-        f"{kinds[len(names) > 1].format(', '.join(map(repr, names)), len(names))}: {why}"
+        (one if len(names) == 1 else several).format(", ".join(map(repr, names)), len(names), why)
         for why, names in refused.items()
     ]
