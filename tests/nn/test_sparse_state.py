@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,18 @@ def test_one_that_is_read_is_a_constant_of_the_file(tmp_path: Path):
     result = nd.export(model, (torch.randn(2, 3, 8),), tmp_path / "net.onnx", verify="quick")
     assert result.verdict is not None
     assert result.verdict.passed
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("written", [0.0, torch.finfo(torch.float32).max, torch.finfo(torch.float32).min])
+def test_what_is_no_finite_number_is_given_back_too(number: float, written: float):
+    tensor = torch.tensor([number, 1.0])
+    held, before = Contents([tensor]), tensor.clone()
+    assert same_numbers(tensor, before)
+    tensor[0] = written
+    assert not same_numbers(tensor, before)
+    held.restore()
+    assert same_numbers(tensor, before)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
