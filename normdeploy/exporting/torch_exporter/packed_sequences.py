@@ -22,7 +22,7 @@ from torch.fx.experimental.symbolic_shapes import statically_known_true
 from torch.nn.utils import rnn
 from torch.nn.utils.rnn import PackedSequence
 
-from normdeploy.exporting.translations.delegated import NoTranslationError
+from normdeploy.exporting.translations.delegated import NoTranslationError, require_no_projection
 
 
 class Padded(PackedSequence):
@@ -116,10 +116,7 @@ def _of_padded(forward: Callable[..., Any]) -> Callable[..., Any]:
     def run(self: Any, input: Any, hx: Any = None) -> Any:  # noqa: A002 - torch's name
         if not isinstance(input, Padded):
             return forward(self, input, hx)
-        if getattr(self, "proj_size", 0):
-            raise NoTranslationError(
-                f"nn.LSTM(proj_size={self.proj_size}) has no ONNX form: use proj_size=0 and an nn.Linear behind it"
-            )
+        require_no_projection(self.proj_size)
         two = isinstance(self, nn.LSTM)
         if hx is None:
             rows = self.num_layers * (2 if self.bidirectional else 1)

@@ -16,7 +16,7 @@ from normdeploy.graph.traits import is_standard
 from normdeploy.verification.derivation.side.told_sizes import told_by_operands, told_with_statistics
 
 SMALL = 64
-"""Constants up to this size may decide a shape."""
+"""Constants up to this size may decide a shape, and are told apart by their numbers."""
 
 MOST = 20_000
 """Answers that a process keeps, of a few kilobytes each at most."""
@@ -105,7 +105,7 @@ def said_of(node: ir.Node, imports: Mapping[str, int]) -> tuple[Any, ...] | None
     Args:
         node: the operator. imports: operator set versions of its graph.
     """
-    attributes = list(node.attributes.values())
+    attributes = sorted(node.attributes.values(), key=lambda a: a.name)
     if any(a.type not in _PLAIN or a.is_ref() for a in attributes):
         return None
     said = tuple((a.name, a.type, str(a.value)) for a in attributes)

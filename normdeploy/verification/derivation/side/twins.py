@@ -8,19 +8,7 @@ import onnx_ir as ir
 
 from normdeploy.graph.traits import Trait, has
 from normdeploy.verification.derivation.side.checked_side import Side
-
-_PLAIN = frozenset(
-    {
-        ir.AttributeType.INT,
-        ir.AttributeType.FLOAT,
-        ir.AttributeType.STRING,
-        ir.AttributeType.INTS,
-        ir.AttributeType.FLOATS,
-        ir.AttributeType.STRINGS,
-    }
-)
-_SMALL = 64
-"""Elements up to which constants of different names are compared."""
+from normdeploy.verification.derivation.side.result_sizes import SMALL, said_of
 
 
 def twins_of(side: Side) -> dict[ir.Value, tuple[ir.Value, ...]]:
@@ -30,11 +18,10 @@ def twins_of(side: Side) -> dict[ir.Value, tuple[ir.Value, ...]]:
     found: dict[ir.Value, list[ir.Value]] = {}
     for node in side.nodes:
         draws = has(node, Trait.RANDOM) or node.op_type == "Dropout"
-        if draws or any(a.type not in _PLAIN for a in node.attributes.values()):
+        said = None if draws else said_of(node, side.imports)
+        if said is None:
             continue
-        read = tuple(_key(side, stands, value) for value in node.inputs)
-        given = tuple(sorted((a.name, _hashable(a.value)) for a in node.attributes.values()))
-        like = first.setdefault((node.op_identifier(), given, read), node)
+        like = first.setdefault((said, tuple(_key(side, stands, value) for value in node.inputs)), node)
         if like is node:
             continue
         for value, one in zip(node.outputs, like.outputs, strict=False):
@@ -45,10 +32,6 @@ def twins_of(side: Side) -> dict[ir.Value, tuple[ir.Value, ...]]:
 
 def _key(side: Side, stands: dict[ir.Value, ir.Value], value: ir.Value | None) -> Hashable:
     tensor = side.tensor(value)
-    if tensor is None or tensor.size > _SMALL:
+    if tensor is None or tensor.size > SMALL:
         return value and stands.get(value, value)
     return tensor.dtype, tuple(tensor.shape.numpy()), tensor.tobytes()
-
-
-def _hashable(value: object) -> Hashable:
-    return tuple(value) if isinstance(value, (list, tuple)) else value
