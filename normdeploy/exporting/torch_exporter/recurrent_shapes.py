@@ -8,7 +8,7 @@ calls the layer by its name.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
 from unittest import mock
@@ -16,6 +16,8 @@ from unittest import mock
 import torch
 from torch._decomp import decomposition_table
 from torch.export import _patches
+
+from normdeploy.exporting.translations.layers_of_lengths import empty_results
 
 _KEYS = (
     torch._C.DispatchKey.CompositeImplicitAutograd,
@@ -49,24 +51,8 @@ def _by_shapes(run: Callable[..., Any]) -> Callable[..., Any]:
             return run(data, hidden, *rest)  # type: ignore[no-any-return] # torch's, untyped
         *_, bidirectional, batch_first = rest
         states = [hidden] if isinstance(hidden, torch.Tensor) else hidden
-        return _results(data, states, 2 if bidirectional else 1, batch_first=batch_first)
+        steps, batch = (data.shape[1], data.shape[0]) if batch_first else (data.shape[0], data.shape[1])
+        every, *last = empty_results(data, steps, batch, states, both=bidirectional)
+        return every.transpose(0, 1) if batch_first else every, *last
 
     return results
-
-
-def _results(
-    data: torch.Tensor, states: Sequence[torch.Tensor], directions: int, *, batch_first: bool
-) -> tuple[torch.Tensor, ...]:
-    """Return empty results of these shapes and strides.
-
-    Args:
-        data: T x B x features, B x T x features if batch_first.
-        states: before the first step, each layers directions x B x width; an LSTM's second is that of its cells.
-
-    Returns:
-        The states of the last layer T x B x directions width (B x T x ... if batch_first), and each state at the end.
-    """
-    steps, batch = (data.shape[1], data.shape[0]) if batch_first else (data.shape[0], data.shape[1])
-    every = data.new_empty(steps, batch, states[0].shape[2] * directions)
-    last = (data.new_empty(state.shape[0], batch, state.shape[2]) for state in states)
-    return every.transpose(0, 1) if batch_first else every, *last

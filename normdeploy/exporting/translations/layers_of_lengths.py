@@ -6,7 +6,7 @@ what torch computes of packed sequences, and ONNX's recurrent operators of ``seq
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -18,10 +18,20 @@ KINDS = ("lstm", "gru", "rnn_tanh", "rnn_relu")
 """Recurrent layers, by what torch calls their operators."""
 
 
+def empty_results(data: Tensor, steps: Any, batch: Any, states: Sequence[Tensor], *, both: bool) -> tuple[Tensor, ...]:
+    """Return empty results of a recurrent layer: its states steps x batch x ..., and each state at the end.
+
+    Args:
+        data: of their type. steps, batch: sizes, which may be symbols.
+        states: before the first step, each layers directions x B x width; an LSTM's second is that of its cells.
+        both: the layer runs both ways.
+    """
+    every = data.new_empty(steps, batch, states[0].shape[2] * (2 if both else 1))
+    return every, *(data.new_empty(state.shape) for state in states)
+
+
 def _shapes(padded: Tensor, lengths: Tensor, states: list[Tensor], *rest: Any) -> tuple[Tensor, ...]:  # noqa: ARG001
-    *_, both = rest
-    every = padded.new_empty(padded.shape[0], padded.shape[1], states[0].shape[2] * (2 if both else 1))
-    return every, *(torch.empty_like(state) for state in states)
+    return empty_results(padded, padded.shape[0], padded.shape[1], states, both=rest[-1])
 
 
 def _run(kind: str) -> Callable[..., Any]:

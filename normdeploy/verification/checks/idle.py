@@ -113,24 +113,22 @@ def _idle(context: Context, watch: Watch | None, evaluator: Evaluator | None) ->
 
 
 def _what(watch: Watch, node: ir.Node) -> str:
+    name = str(node.outputs[0].name)
+    left = [end for end in watch.ends.get(name, ()) if end not in watch.reached[name]]
     if node.op_type == "Gather":
-        name = str(node.outputs[0].name)
-        left = [row for row in watch.ends[name] if row not in watch.reached[name]]
-        return (
-            f"read its table, which the reference does not have, and never {shortened([f'row {row}' for row in left])}"
-        )
-    if str(node.outputs[0].name) in watch.ends and linear_of(node) is not None:
-        name = str(node.outputs[0].name)
-        unmet = [f"channel {c}" for c in watch.ends[name] if c not in watch.reached[name]]
-        return f"has weights that are not the reference's, and read nothing but 0 in {shortened(unmet)}"
-    if str(node.outputs[0].name) in watch.ends:
+        rows = shortened([f"row {row}" for row in left])
+        return f"read its table, which the reference does not have, and never {rows}"
+    if name in watch.ends and linear_of(node) is not None:
+        unmet = shortened([f"channel {channel}" for channel in left])
+        return f"has weights that are not the reference's, and read nothing but 0 in {unmet}"
+    if name in watch.ends:
         return "cuts elsewhere than any quantizer of the reference, and never reached both ends"
     if has(node, Trait.COMPARES) or _is_truth(node):
         return "gave one answer"
-    number = watch.numbers.get(str(node.outputs[0].name))
+    number = watch.numbers.get(name)
     if number is not None and has(node, Trait.ADDS):
         return f"added {number:.3g} to nothing near 0"
-    if number is None and watch.same.get(str(node.outputs[0].name)) == {NEGATED}:
+    if number is None and watch.same.get(name) == {NEGATED}:
         return "returned the negative of what it read"
     return "returned what it read" if number is None else f"returned {number:g} everywhere"
 
