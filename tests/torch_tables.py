@@ -105,7 +105,7 @@ def _preservable(asked: Callable[[Operator], bool]) -> Callable[[Operator], bool
 
 
 def _decomposition(look_up: Callable[[Operator], Any]) -> Callable[[Operator], Any]:
-    """Hand out one call of an operator's own decomposition, not an equal one to each trace: what it leads to is kept."""
+    """Hand out one call of an operator's own decomposition, not an equal one to each trace: what it leads to stays."""
     calls: dict[Operator, Any] = {}
 
     def of(operator: Operator) -> Any:
