@@ -75,6 +75,11 @@ EXAMPLES: dict[str, Example] = {
         "{ a = BatchNormalization(x, gamma, beta, mean, var) b = Flatten(a) y = Gemm(b, W, c) }",
         {**_BN, "W": (128, 3), "c": (3,)},
     ),
+    "gauge.rules.merged_axis": Example(
+        "(float[n,2,4] x, float[m,4,4] z) => (float[n,2,4] y) { a = Conv(x, W) h = Reshape(a, heads) "
+        "b = MatMul(h, z) c = Reshape(b, whole) y = Mul(c, s) }",
+        {"W": (2, 2, 1), "s": (2, 1), "heads": _ints(-1, 1, 4), "whole": _ints(-1, 2, 4)},
+    ),
     "gauge.rules.pad": Example(
         "(float[n,2,8,8] x) => (float[n,2,8,8] y)"
         "{ a = Mul(x, s) b = Add(a, t) c = Pad(b, p, v) y = Conv(c, W) }",

@@ -29,7 +29,21 @@ def deformed(g, value):
     return g.op("DeformConv", value, some(3, 3, 1, 1), x(g, "N", 2, 4, 4, name="at"))
 
 
+def heads(g):
+    """Three heads of two channels, each scaled by its own number, and merged with the samples."""
+    scaled = g.op("Mul", x(g, "N", 6, 4), np.repeat(some(3, 1), 2, 0))
+    return g.op("Reshape", scaled, np.array([-1, 2, 4]))
+
+
 RARE = {
+    "any | treats alike what is merged along an axis whose size is not known": Case(
+        lambda g: end(g, g.op("Reshape", add(g, heads(g), 2, 1), np.array([-1, 3, 4])))
+    ),
+    "Einsum | multiplies what is merged along an axis whose size is not known": Case(
+        lambda g: g.op(
+            "MatMul", g.op("Einsum", heads(g), x(g, "M", 4, 4, name="z"), equation="bij,bjk->ik"), some(4, 2)
+        )
+    ),
     "Add | adds a number that would be lost beside a shift": Case(
         lambda g: end(g, g.op("Add", add(g, g.op("Sigmoid", images(g)), 3, 1), np.array(1e-20)))
     ),

@@ -65,6 +65,11 @@ BEFORE = {
         ("gauge/test_openings.py::test_a_shift_does_not_pass_an_einsum_of_computed_values",),
         ("Einsum",),
     ),
+    "Heads merged with samples of any number": Row(
+        ("gauge/test_merged_heads.py::test_whatever_stands_between_merging_and_parting",),
+        ("gauge/test_merged_heads.py::test_a_norm_behind_merged_heads_goes_into_what_writes_their_values",),
+        ("Reshape",),
+    ),
     "MatMul by a constant (left or right, batched) + Add": Row(
         (f"{PRODUCTS}::test_behind_a_matmul", f"{PRODUCTS}::test_a_map_along_any_axis_beside_a_matmul"),
         (f"{PRODUCTS}::test_matmul_refusals",),

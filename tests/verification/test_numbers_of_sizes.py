@@ -74,3 +74,62 @@ def test_a_size_is_above_what_is_at_most_nought_at_all_sizes(tmp_path: Path) -> 
     for number, body in enumerate(("k = Max(m, nought)", "d = Neg(one) k = Max(m, d)", "k = Abs(m)")):
         verdict = verify(source, sized(tmp_path / f"{number}.onnx", body), level="quick")
         assert verdict.check("derivation").status == "pass", verdict.summary()
+
+
+PLACES = """<ir_version: 8, opset_import: ["": 18]> g (float[n,m] x) => (float[n,m] y)
+    <int64[1] second = {{1}}, int64 start = {{{start}}}, int64 step = {{{step}}}, int64 number = {{{number}}},
+     float nought = {{0}}, float low = {{-9}}> {{
+    s = Shape(x) t = Gather(s, second) m = Squeeze(t) r = Range(start, m, step) d = {compared}
+    k = Where(d, nought, low) y = Add(x, k) }}"""
+"""A mask of places, which are numbered from ``start`` on, compared to a number."""
+
+AT_ALL_SIZES = [
+    ("GreaterOrEqual(r, number)", 0, True),
+    ("LessOrEqual(number, r)", 0, True),
+    ("Greater(r, number)", -1, True),
+    ("Less(number, r)", -2, True),
+    ("Less(r, number)", 512, False),
+    ("GreaterOrEqual(number, r)", 512, False),
+]
+
+
+@pytest.mark.parametrize(("compared", "number", "always"), AT_ALL_SIZES)
+def test_places_are_never_below_the_first(compared: str, number: int, always: bool, tmp_path: Path) -> None:
+    """0, 1, 2, ... are at least 0 whatever the size, as in the masks of transformers; and below 512 for some alone."""
+    paths = [tmp_path / "source.onnx", tmp_path / "file.onnx"]
+    text = PLACES.format(start=0, step=1, number=number, compared=compared)
+    for path, read in zip(paths, (text, text.replace("-9", "-8")), strict=True):  # a number that nothing selects
+        onnx.save(onnx.parser.parse_model(read), path)
+    verdict = verify(*paths, args={"x": np.ones((3, 16), np.float32)}, level="quick")
+    assert (verdict.check("derivation").status == "pass") == always, verdict.summary()
+    assert verdict.status == ("pass" if always else "not-exercised"), verdict.summary()
+
+
+def test_places_that_count_down_are_below_any_number_at_some_size(tmp_path: Path) -> None:
+    """Range(0, -m, -1) starts at 0 and ends at 1 - m."""
+    paths = [tmp_path / "source.onnx", tmp_path / "file.onnx"]
+    text = PLACES.format(start=0, step=-1, number=-400, compared="GreaterOrEqual(r, number)")
+    text = text.replace("m = Squeeze(t)", "u = Neg(t) m = Squeeze(u)")
+    for path, read in zip(paths, (text, text.replace("-9", "-8")), strict=True):
+        onnx.save(onnx.parser.parse_model(read), path)
+    verdict = verify(*paths, args={"x": np.ones((3, 16), np.float32)}, level="quick")
+    assert verdict.status == "not-exercised", verdict.summary()
+
+
+CHAIN = """<ir_version: 10, opset_import: ["": 21]> g (float[n,4] x) => (float[n,4] y)
+    <int64[1] one = {{1}}, int64[1] nought = {{0}}, float low = {{-1000}}, float high = {{1000000}}> {{
+    k0 = Shape<start=0, end=1>(x) {steps} c = Cast<to=1>(k{last}) z = Mul(x, c) y = {end} }}"""
+
+
+def test_what_cannot_be_followed_is_shown_by_samples(tmp_path: Path) -> None:
+    """Sizes computed in 1,500 steps are more than the derivation follows: a bound that no sample reaches is named."""
+    last = 1500
+    steps = " ".join(
+        f"k{i + 1} = {'Max' if i % 2 else 'Add'}(k{i}, {'one' if i % 2 else 'nought'})" for i in range(last)
+    )
+    paths = [tmp_path / "plain.onnx", tmp_path / "bounded.onnx"]
+    for path, end in zip(paths, ("Identity(z)", "Clip(z, low, high)"), strict=True):
+        onnx.save(onnx.parser.parse_model(CHAIN.format(steps=steps, last=last, end=end)), path)
+    for source, file in (paths, paths[::-1]):
+        verdict = verify(source, file, level="quick")
+        assert verdict.status in ("fail", "not-exercised"), verdict.summary()

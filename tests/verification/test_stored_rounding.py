@@ -51,6 +51,30 @@ def test_one_number_among_right_ones_is_found(shape: tuple[int, int]):
     assert f"(1 of {want.size} numbers differ)" in found.text
 
 
+@pytest.mark.parametrize("orders", ["CC", "CF", "FC", "FF"])
+def test_matrices_are_read_alike_however_they_lie_in_memory(orders: str):
+    """Both along memory: one that a Transpose turned takes three times as long otherwise."""
+    drawn_numbers = np.random.default_rng(1)
+    want = drawn_numbers.standard_normal((300, 500)).astype(np.float32)
+    factor = drawn_numbers.uniform(0.5, 2.0, (300, 1))
+    right = (want.astype(np.float64) * factor).astype(np.float32)
+    laid = [np.array(array, order=order) for array, order in zip((right, want), orders, strict=True)]
+    assert compare(laid[0], FLOAT, laid[1], factor) is None
+    laid[0][131, 402] *= np.float32(1.5)
+    found = compare(laid[0], FLOAT, laid[1], factor)
+    assert found is not None
+    assert not found.rounding
+    number = float(want[131, 402]) * float(factor[131, 0])
+    assert f"at [131, 402]; expected {number:.12g} (1 of 150000 numbers differ)" in found.text
+
+
+def test_a_number_beyond_float32_is_no_infinity():
+    want = np.full(8, 3e38, np.float32)
+    found = compare(np.full(8, np.inf, np.float32), FLOAT, want, np.full(8, 2.0))
+    assert found is not None
+    assert not found.rounding
+
+
 @pytest.mark.parametrize("shape", SIZES)
 @pytest.mark.parametrize(("units", "rounding"), [(0, None), (4, True), (400, False)])
 def test_units_in_the_last_place_are_another_rounding_as_long_as_they_are_few(

@@ -198,6 +198,7 @@ def test_without_a_graph_of_the_reference_the_verdict_is_weak(tmp_path: Path):
     verdict = verify(Untraceable(), path, args=(torch.randn(3, 4),))
     assert verdict.status == "weak", verdict.summary()
     assert any("cannot be traced" in text for text in verdict.not_checked)
+    assert "quantization" not in {check.name for check in verdict.checks}  # it met no quantizer
     other = onnx.load(str(path))
     other.graph.initializer[0].CopyFrom(onnx.numpy_helper.from_array(np.float32(3.001), "three"))
     onnx.save(other, str(path))

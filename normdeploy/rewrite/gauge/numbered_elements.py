@@ -109,4 +109,9 @@ def _spread(at: Solution, value: ir.Value, shape: Sequence[int]) -> tuple[Floats
     gauge = at.ties.of.get(value)
     if gauge is None:
         return np.ones(shape), np.zeros(shape)
-    return np.broadcast_to(at.scale(gauge), shape), np.broadcast_to(at.shift(gauge), shape)
+    scale, shift = at.scale(gauge), at.shift(gauge)
+    axis = at.ties.repeated.get(value)
+    if axis is not None:
+        again = np.arange(shape[axis]) % gauge.cells[axis]
+        scale, shift = scale.take(again, axis), shift.take(again, axis)
+    return np.broadcast_to(scale, shape), np.broadcast_to(shift, shape)

@@ -137,6 +137,7 @@ class MoveAffine(RewritePass):
         require_borders(at)
         changed = [(value, gauge) for value, gauge in at.ties.of.items() if not at.is_identity(gauge)]
         carried.change((value, at.scale(gauge), at.shift(gauge)) for value, gauge in changed)
+        carried.forget(value for value, gauge in changed if at.ties.repeats(value))  # no array says that of all sizes
         carried.forget(whole.outputs[0] for whole in at.ties.parts.values() if at.touches(whole))
         for edit in plan.edits:
             edit.apply()

@@ -143,7 +143,8 @@ def burdens(gone: Sequence[ir.Node], solution: Solution) -> dict[ir.Node, str]:
         size = float(np.sqrt(np.square(carried).mean()))
         if size <= LARGEST * unit:
             continue
-        off = np.flatnonzero((factor == 0) & (carried != 0))
+        own = solution.shift(solution.ties.operand(node, 0))  # what several read may be some of the map's channels
+        off = np.flatnonzero((factor == 0) & (own != 0))
         if off.size:
             found[node] = (
                 f"channel {off[0]} ({off.size} in all) is scaled by 0, and what others read in front of it would have "

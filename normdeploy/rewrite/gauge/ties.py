@@ -78,6 +78,8 @@ class Ties:
         moved: what operators move where (:mod:`.numbered_elements`).
         leaving: the equations of scales and of shifts by which maps disappear, as far as they were asked.
         halved: of maps that stay, what was stated to be nothing: "scale", "shift", or both.
+        repeated: the axis along which a value's gauge begins again, as often as only the run tells: heads that were
+            merged with the samples.
         nodes: the operators that are asked. passed: what products write that pass on what varies along their rows.
     """
 
@@ -97,6 +99,7 @@ class Ties:
     moved: dict[Hashable, list[Ints]] = field(default_factory=dict)
     leaving: dict[ir.Node, tuple[Rows, Rows]] = field(default_factory=dict)
     halved: set[tuple[ir.Node, str]] = field(default_factory=set)
+    repeated: dict[ir.Value, int] = field(default_factory=dict)
 
     @cached_property
     def order(self) -> dict[ir.Node, int]:
@@ -134,7 +137,14 @@ class Ties:
         return Gauge(scaled.scale_of, self.shifts.new(scaled.cells), np.ones(scaled.cells))
 
     def operand(
-        self, node: ir.Node, index: int, cells: Sequence[int] = (), *, grows: bool = False, clause: str = ""
+        self,
+        node: ir.Node,
+        index: int,
+        cells: Sequence[int] = (),
+        *,
+        grows: bool = False,
+        repeats: bool = False,
+        clause: str = "",
     ) -> Gauge:
         """Return the gauge of an input.
 
@@ -143,6 +153,7 @@ class Ties:
             index: of its inputs.
             cells: the cells wanted of a constant, aligned at the last axis; one cell by default.
             grows: the constant may become larger where it is broadcast.
+            repeats: the rule knows of :attr:`repeated`; for any other one what begins again is one cell.
             clause: why the operator cannot be followed where the input has no gauge.
 
         Returns:
@@ -156,7 +167,12 @@ class Ties:
         self.asked.add((node, index))
         tensor = constant_tensor(value)
         if value is not None and tensor is None and value in self.of:
-            return self.of[value]
+            if repeats or not self.repeats(value):
+                return self.of[value]
+            if (node, index) not in self.ports:
+                why = Tie(node, "treats alike what is merged along an axis whose size is not known")
+                self.ports[node, index] = self.along(self.of[value], [self.repeated[value]], why)
+            return self.ports[node, index]
         if tensor is None or tensor.dtype not in FLOATS:
             raise Unfollowed(clause)
         if (node, index) not in self.ports:
@@ -170,6 +186,10 @@ class Ties:
             size = tuple(own if own > 1 and asked > 1 else 1 for own, asked in zip(shape, wanted, strict=True))
             self.ports[node, index] = self.fresh(size, slack=True)
         return self.ports[node, index]
+
+    def repeats(self, value: ir.Value) -> bool:
+        """Tell whether a value's gauge begins again along an axis."""
+        return value in self.repeated and self.of[value].cells[self.repeated[value]] > 1
 
     # -- ties; none of these fails before a map is asked to go
 

@@ -21,6 +21,7 @@ from normdeploy.verification.derivation.related.report import Report, Row
 from normdeploy.verification.derivation.side.operands import kind
 from normdeploy.verification.derivation.side.plainly import written_plainly
 from normdeploy.verification.derivation.side.value_facts import copied
+from normdeploy.verification.derivation.to_be_seen import nothing_known
 from normdeploy.verification.hints import PLAIN, Hints, unchanged
 from normdeploy.verification.record.answers import Check, Question, Status
 from normdeploy.verification.record.measured import Confirmed, OpenOperator
@@ -51,6 +52,7 @@ def check_proven(context: Context) -> list[Check]:
     except (GraphError, RecursionError, *OPERATOR_ERRORS) as error:
         # a graph whose operators contradict themselves proves nothing; the other checks judge it
         text = f"nothing is confirmed for every input: the graphs contradict ({error})"
+        context.proven = nothing_known(graph, context.subject.model, f"the graphs contradict ({error})")
         return [Check(Question.DERIVATION, Status.NOTE, text)]
     context.proven = report
     context.kept = hints.derivation.pruned(report.used).to_json()

@@ -5,7 +5,9 @@ A larger batch is made of samples that were judged before (:mod:`.joined`), a si
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 
 import numpy as np
 
@@ -19,7 +21,7 @@ from normdeploy.verification.record.measured import Sizes
 from normdeploy.verification.runs import Ran, judge_outputs
 from normdeploy.verification.samples.families import make_families
 from normdeploy.verification.samples.family import Family
-from normdeploy.verification.samples.ranges import batch_name, dynamic_names, resized
+from normdeploy.verification.samples.ranges import InputRange, batch_name, dynamic_names, resized
 from normdeploy.verification.sides.exact_agreement import shortened
 from normdeploy.verification.sides.two_sides import Refused
 
@@ -30,9 +32,11 @@ _RUNS = 4
 """Runs with noise of inputs of another size; where they leave a doubt, more follow."""
 
 
-def drawn_at(context: Context, sizes: dict[str, int], name: str, *, seed: int = 0) -> Family:
-    """Return N(0, 1) inputs with some dimensions at other sizes."""
-    family = next(make_families(resized(context.specs, sizes), seed=context.seed + seed))
+def drawn_at(
+    context: Context, sizes: dict[str, int], name: str, *, seed: int = 0, specs: Sequence[InputRange] | None = None
+) -> Family:
+    """Return N(0, 1) inputs with some dimensions at other sizes; of other ranges, if these are given."""
+    family = next(make_families(resized(context.specs if specs is None else specs, sizes), seed=context.seed + seed))
     return Family(name, family.feeds)
 
 
@@ -126,13 +130,28 @@ def _at(context: Context, sizes: dict[str, int], batch: str | None) -> list[str]
         joined = join(context, batch, sizes[batch])
         if joined is not None:
             return _judged_joined(context, joined)
-    family = drawn_at(context, sizes, _words(sizes), seed=sum(sizes.values()))
-    try:
-        case = context.case(family, runs=_RUNS)
-    except (Refused, GraphError) as error:
-        context.not_checked.append(f"dynamic dimension {_words(sizes)}: {why(error)}")
-        return None
-    return _judged(context, case)
+    first: Refused | GraphError | None = None
+    for specs in (context.specs, *_with_lengths(context, sizes, batch)):
+        family = drawn_at(context, sizes, _words(sizes), seed=sum(sizes.values()), specs=specs)
+        try:
+            case = context.case(family, runs=_RUNS)
+        except (Refused, GraphError) as error:
+            first = first or error
+            continue
+        return _judged(context, case)
+    if first is not None:
+        context.not_checked.append(f"dynamic dimension {_words(sizes)}: {why(first)}")
+    return None
+
+
+def _with_lengths(context: Context, sizes: dict[str, int], batch: str | None) -> Iterator[list[InputRange]]:
+    """Yield ranges in which vectors of integers end at one of the other sizes, as the lengths of padded inputs do."""
+    vectors = {spec.name for spec in context.specs if spec.is_vector and not spec.table and not spec.is_mask}
+    for size in (size for name, size in sizes.items() if vectors and name != batch):
+        yield [
+            replace(spec, low=min(spec.low, max(1, size // 2)), high=size) if spec.name in vectors else spec
+            for spec in context.specs
+        ]
 
 
 def _judged(context: Context, case: Case) -> list[str]:

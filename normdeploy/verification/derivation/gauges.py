@@ -48,17 +48,26 @@ class Claim(ScaledValue):
         rows: the value has another shape; it holds w's rows, along the last axis, in their order.
         guard: size of the smallest part of the shift that guards a pole (:mod:`.zero_guards`); 0 where none does.
         terms: size of what the shift was summed from, in its unit and of its shape, where that is larger; 0 where not.
+        again: the axis along which scale and shift begin again until it is full, whatever its size: heads that were
+            merged with samples. Only laws that ask for such a claim are told of it.
     """
 
     assumed: bool = False
     rows: bool = False
     guard: float = 0.0
     terms: Floats | float = 0.0
+    again: int | None = None
 
     def then(self, scale: Floats, shift: Floats) -> Claim:
         """Return the claim for scale * w + shift."""
         moved = composed(scale, shift, self.scale, self.shift)
-        return Claim(self.value, *moved, self.assumed, self.rows, self.guard, np.abs(scale) * self.terms)
+        terms = np.abs(scale) * self.terms
+        return Claim(self.value, *moved, self.assumed, self.rows, self.guard, terms, self.again)
+
+
+def filled(part: Floats, axis: int | None, size: int) -> Floats:
+    """Return a scale or shift begun again along an axis up to a size; one number, or no axis, stays."""
+    return part if axis is None or part.shape[axis] == 1 else part.take(np.arange(size) % part.shape[axis], axis)
 
 
 def composed(outer: Floats, add: Floats, scale: Floats, shift: Floats) -> tuple[Floats, Floats]:

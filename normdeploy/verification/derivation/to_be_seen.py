@@ -12,9 +12,9 @@ from collections.abc import Collection, Iterable, Iterator
 import onnx_ir as ir
 
 from normdeploy.graph.traits import Trait, has
-from normdeploy.graph.walk import values_read
+from normdeploy.graph.walk import nodes_in, values_read
 from normdeploy.verification.derivation.related.relation import Relation
-from normdeploy.verification.derivation.related.report import Row
+from normdeploy.verification.derivation.related.report import Report, Row
 from normdeploy.verification.derivation.side.beyond import NO_END, cuts, decides, is_one_sided
 from normdeploy.verification.derivation.side.body_graphs import bodies_of
 from normdeploy.verification.derivation.side.checked_side import Side
@@ -56,6 +56,20 @@ class ShownBySamples:
             _, (inner, gone) = self._inside.get(tuple(value.name for value in body.outputs), (0, ([], [])))
             theirs, ours = [*theirs, *inner], [*ours, *gone]
         return theirs, ours
+
+
+def nothing_known(source: ir.Model, file: ir.Model, why: str) -> Report:
+    """Return that nothing is known of a file, all of whose operators samples have to show at work, and the source's.
+
+    Args:
+        source: the graph that it follows from. file: the graph to be judged. why: a clause.
+    """
+    outputs = [str(value.name) for value in file.graph.outputs]
+    report = Report([Row(node, reason=why) for node in file.graph if node.op_type != "Constant"], outputs=outputs)
+    report.to_be_seen, report.lost = (
+        [str(node.outputs[0].name) for node in nodes_in(model.graph) if _is_parted(node)] for model in (file, source)
+    )
+    return report
 
 
 def to_be_seen(side: Side, open_nodes: Iterable[ir.Node]) -> list[str]:
@@ -132,6 +146,11 @@ def _may_do_nothing(side: Side, node: ir.Node) -> bool:
         types = [side.type_of(value) for value in (node.inputs[0], node.outputs[0]) if value is not None]
         known = [kept for kept in types if kept is not None and kept.is_integer()]
         return len(known) == 2 and known[1].bitwidth < known[0].bitwidth
+    return _is_parted(node)
+
+
+def _is_parted(node: ir.Node) -> bool:
+    """Tell whether an operator is one formula on some numbers and another, or nothing, on others."""
     return has(node, Trait.COMPARES) or has(node, Trait.DECIDES) or kind(node) in _PARTED
 
 

@@ -202,7 +202,7 @@ def _longest(spec: InputRange, rng: np.random.Generator, drawn: Array) -> Array:
 
     They may be lengths, of which the longest is that of a padded input: models look whether it is.
     """
-    if drawn.ndim == 1 and drawn.size and not spec.table:
+    if spec.is_vector and drawn.size and not spec.table:
         drawn[rng.integers(drawn.size)] = spec.high
     return drawn
 

@@ -58,6 +58,11 @@ class InputRange:
         return self.dtype.kind == "f" or self.dtype.name == "bfloat16"
 
     @property
+    def is_vector(self) -> bool:
+        """True for integers on one axis."""
+        return self.dtype.kind in "iu" and len(self.shape) == 1
+
+    @property
     def is_mask(self) -> bool:
         """True for booleans, and for numbers of which only 0 and 1 are known to mean something."""
         return self.hides or self.dtype.kind == "b" or (self.dtype.kind in "iu" and (self.low, self.high) == (0, 1))

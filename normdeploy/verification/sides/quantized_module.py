@@ -92,18 +92,19 @@ def quantizers_in_double(model: nn.Module) -> Iterator[None]:
         yield
 
 
-class _Off(Arithmetic):
-    """The primitives without quantizers: what is stored in integers stays what it stands for."""
+class WithoutQuantizers(Arithmetic):
+    """The primitives without quantizers: what is stored in integers stays what it stands for.
+
+    ``left_out`` is True from the first one that was met.
+    """
+
+    left_out = False
 
     def quantized(self, x: Tensor, grid: Grid) -> Tensor:
         """Return x."""
         del grid
+        self.left_out = True
         return x
-
-
-def quantizers_off() -> QuantizerMode:
-    """Compute a module as if its quantizers were not there."""
-    return QuantizerMode(_Off())
 
 
 _SIGNS = frozenset({"QuantizeLinear", "DequantizeLinear", "Round"})

@@ -14,13 +14,15 @@ from normdeploy.exporting.eager import uncompiled
 from normdeploy.exporting.module.forward import flatten_outputs
 from normdeploy.exporting.module.ieee import ieee_float32
 from normdeploy.exporting.module.mode import evaluation_mode
+from normdeploy.exporting.quantized.quantizer_mode import QuantizerMode
+from normdeploy.exporting.quantized.quantizers import Arithmetic
 from normdeploy.graph import Evaluator
 from normdeploy.nn.as_numpy import to_numpy
 from normdeploy.nn.contents import Before
 from normdeploy.nn.promoted import LOW_FLOATS
 from normdeploy.verification.sides.double import Seen, float64_mode
 from normdeploy.verification.sides.flat_values import Feeds, Signature, run_evaluator
-from normdeploy.verification.sides.quantized_module import quantizers_in_double, quantizers_off, quantizes
+from normdeploy.verification.sides.quantized_module import WithoutQuantizers, quantizers_in_double, quantizes
 
 
 class Refused(Exception):
@@ -144,11 +146,13 @@ class EagerReference:
         """
         if not quantizes(self.graph):
             return None
-        return self._outputs(feeds, self._double_without())
+        without = WithoutQuantizers()
+        outputs = self._outputs(feeds, self._double_by(without))
+        return outputs if without.left_out else None
 
     @contextmanager
-    def _double_without(self) -> Iterator[None]:
-        with float64_mode(self.precision, answers=self.answers_precision), quantizers_off():
+    def _double_by(self, arithmetic: Arithmetic) -> Iterator[None]:
+        with float64_mode(self.precision, answers=self.answers_precision), QuantizerMode(arithmetic):
             yield
 
     @contextmanager

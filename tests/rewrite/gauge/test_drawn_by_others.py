@@ -78,6 +78,25 @@ def test_a_norm_that_is_switched_off_everywhere_is_no_unit_of_a_stream(gamma: fl
         np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("off", ["1", "0"])
+def test_a_norm_behind_a_concat_is_too_much_to_carry_for_what_reads_a_part_of_it(off: str) -> None:
+    """DenseNet: the stream in front of a norm has more channels than each value that is joined in it."""
+    text = f"""net (float[N, 2, H] x) => (float[N, 4, H] y, float[N, 3, H] z)
+        <float[2, 2, 1] w = {{1, 2, -1, 0.5}}, float[3, 2, 1] k = {{1, -1, 2, 1, 0.5, 1}},
+         float[4] g = {{1, {off}, 1, 1}}, float[4] b = {{30, 40, 50, 60}},
+         float[4] m = {{0.1, 0.2, 0, 0}}, float[4] v = {{1, 2, 1, 1}}> {{
+          c = Conv (x, w)  d = Conv (c, w)  j = Concat <axis = 1> (c, d)
+          n = BatchNormalization (j, g, b, m, v)  y = Relu (n)  z = Conv (c, k) }}"""
+    source = parser.parse_model(HEAD + text)
+    result = rewrite(ir.from_proto(source))
+    (row,) = result.ledger
+    assert row.action == "kept"
+    assert ("is scaled by 0" if off == "0" else "times the size of its values") in row.reason
+    feeds = {"x": drawn(2, 2, 7).astype(np.float32)}
+    for expected, got in zip(_run(source, feeds), _run(ir.to_proto(result.model), feeds), strict=True):
+        np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize("between", ["Transpose <perm = [0, 2, 1]> (c)", "Neg (c)", "Identity (c)"])
 def test_a_far_shift_is_not_carried_by_what_others_read_in_front_of_a_move(between: str) -> None:
     """What a map takes off at its own place it would add to all of the stream, whatever moves elements on the way."""

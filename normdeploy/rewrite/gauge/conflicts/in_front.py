@@ -20,6 +20,7 @@ from normdeploy.rewrite.gauge.equations.expression_rows import Rows
 from normdeploy.rewrite.gauge.equations.system import Conflict
 from normdeploy.rewrite.gauge.gauge import Gauge, common
 from normdeploy.rewrite.gauge.rules import rule_of
+from normdeploy.rewrite.gauge.rules.einsum import averages_of
 from normdeploy.rewrite.gauge.ties import Tie, Ties
 
 
@@ -69,7 +70,7 @@ def given_by(value: ir.Value | None, ties: Ties, *, scale: bool) -> Limit | None
             if value.is_graph_input():
                 told = f"{describe_end(value, value.graph or ties.graph, 'input')} is given"
             return Limit(next(iter(ties.graph), None), told, tuple(way), given=True)
-        inner = _passed_on(producer, ties) or (_first_added(producer, ties) if scale else None)
+        inner = _passed_on(producer, ties) or (_first_added(producer, ties) if scale else _averaged(producer))
         inner_gauge = None if inner is None else ties.of[inner]
         if inner_gauge is None or (inner_gauge.scale_of if scale else inner_gauge.shift_of).any():
             clause = ties.stiff.get(producer, "has no weights that could change what it writes")
@@ -108,8 +109,9 @@ def _one_for_several(value: ir.Value, axes: set[int] | None, ties: Ties, *, scal
             told = _of_factors(ties.parts.get(producer, producer), axes, ties) if scale else []
             return told or [_clause(producer, ties, scale=scale)]
         before, gauge = ties.of[inner], ties.of[value]
-        merged = (before.scale_of.size, _distinct(before)) != (gauge.scale_of.size, _distinct(gauge))
-        if merged and not has(producer, Trait.BROADCASTS):
+        merged = _distinct(before) != _distinct(gauge)
+        merged |= before.scale_of.size != gauge.scale_of.size and not has(producer, Trait.KEEPS_ORDER)
+        if merged and (ties.repeats(inner) or not has(producer, Trait.BROADCASTS)):
             return [_clause(producer, ties, scale=scale)]
         if is_standard(producer, "Transpose") and axes is not None:
             order = producer.attributes.get_ints("perm", None) or range(gauge.rank)[::-1]
@@ -150,6 +152,13 @@ def _letters(node: ir.Node) -> tuple[tuple[str, ...], str] | None:
             *("ac"[2 - rank :] for rank in ranks[2:-1]),
         ), "ac"
     return letters_of(node, ranks[:-1]) if is_standard(node, "MatMul", "Einsum") else None
+
+
+def _averaged(node: ir.Node) -> ir.Value | None:
+    """Return the operand of which a product passes the shift on, since it averages it."""
+    letters = _letters(node) if is_standard(node, "MatMul", "Einsum") else None
+    averages = None if letters is None else averages_of(node, *letters)
+    return None if averages is None else node.inputs[averages.data]
 
 
 def _is_in(axis: int, axes: set[int] | None) -> bool:

@@ -19,6 +19,7 @@ from normdeploy.graph.einsum_letters import averaged_by, letters_of, placed
 from normdeploy.graph.operator_inputs import required
 from normdeploy.graph.summed_axis import summed_axis
 from normdeploy.rewrite.gauge.gauge import MOST_CELLS, Gauge
+from normdeploy.rewrite.gauge.rules.merged_axis import multiplied
 from normdeploy.rewrite.gauge.ties import Tie, Ties, Unfollowed, known_dims
 
 _UNRANKED = "has an operand of unknown rank"
@@ -32,12 +33,12 @@ def tie(node: ir.Node, ties: Ties) -> Gauge:
     if letters is None:
         raise Unfollowed("has an equation that is not followed: an ellipsis, a diagonal, or no result named")
     terms, written = letters
-    averages = _averages(node, terms, written)
+    averages = averages_of(node, terms, written)
     gauges: list[Gauge] = []
     why = Tie(node, "multiplies, which leaves no place for a shift")
     for index, (term, dims) in enumerate(zip(terms, sizes, strict=True)):
         large = math.prod(size if isinstance(size, int) else 1 for size in dims) > MOST_CELLS
-        gauge = ties.operand(node, index, () if large else [2] * len(term), clause=_UNRANKED)
+        gauge = ties.operand(node, index, () if large else [2] * len(term), repeats=True, clause=_UNRANKED)
         if gauge.rank != len(term):
             raise Unfollowed(_UNRANKED)
         if averages is None or index != averages.data:
@@ -47,6 +48,7 @@ def tie(node: ir.Node, ties: Ties) -> Gauge:
                 gauge, [term.index(averages.letter)], Tie(node, "averages over the axis along which it varies")
             )
         gauges.append(ties.narrowed(gauge))
+    gauges = multiplied(node, ties, terms, written, gauges)
     labels = [*written, *(label for label in dict.fromkeys("".join(terms)) if label not in written)]
     sums = Tie(node, "sums over the axis along which it varies, with a value computed at run time")
     sums = Tie(node) if any(map(is_constant, node.inputs)) else sums  # a constant takes what varies along it
@@ -74,19 +76,20 @@ def tie(node: ir.Node, ties: Ties) -> Gauge:
 
 
 @dataclass(frozen=True)
-class _Averages:
+class Averages:
     """Which operand is averaged by rows that sum to one, and over which letter."""
 
     data: int
     letter: str
 
 
-def _averages(node: ir.Node, terms: tuple[str, ...], written: str) -> _Averages | None:
+def averages_of(node: ir.Node, terms: tuple[str, ...], written: str) -> Averages | None:
+    """Return what a product of these letters averages; None where it sums otherwise."""
     for weights in range(min(2, len(terms))):
         axis = summed_axis(node.inputs[weights])
         letter = None if axis is None else averaged_by(terms, written, weights, axis)
         if letter is not None:
-            return _Averages(1 - weights, letter)
+            return Averages(1 - weights, letter)
     return None
 
 

@@ -22,6 +22,7 @@ from normdeploy.rewrite.affine.axes import Dims, dims_of
 from normdeploy.rewrite.gauge.equations.expression_rows import Ints
 from normdeploy.rewrite.gauge.gauge import MOST_CELLS, Gauge, common, fixed
 from normdeploy.rewrite.gauge.numbered_elements import moved
+from normdeploy.rewrite.gauge.rules.merged_axis import leaves_alone
 from normdeploy.rewrite.gauge.ties import Tie, Ties, known_dims
 
 MANY = 2048
@@ -167,14 +168,16 @@ def follow(node: ir.Node, ties: Ties, acting: Callable[[ir.Node, int], Acts]) ->
     acts = acting(node, len(dims))
     for value in (*filter(is_read, node.outputs), *(required(node, index) for index in acts.operands)):
         known_dims(value)
-    operands = _operands(node, ties, acts)
+    operands = _operands(node, ties, acts, repeats=leaves_alone(node, ties, acts.axes))
     sizes = _sizes(acts, dims)
     written = None if not acts.known else _run(node, ties, acts, operands, sizes)
     ties.of.update(_tied_along(node, ties, acts, operands) if written is None else written)
 
 
-def _operands(node: ir.Node, ties: Ties, acts: Acts) -> list[Gauge]:
-    computed = [ties.operand(node, index) for index in acts.operands if constant64(node.inputs[index]) is None]
+def _operands(node: ir.Node, ties: Ties, acts: Acts, *, repeats: bool) -> list[Gauge]:
+    computed = [
+        ties.operand(node, index, repeats=repeats) for index in acts.operands if constant64(node.inputs[index]) is None
+    ]
     wanted = _wanted(computed, acts)
     found: list[Gauge] = []
     for index in acts.operands:
@@ -187,7 +190,7 @@ def _operands(node: ir.Node, ties: Ties, acts: Acts) -> list[Gauge]:
             cells = [1 if axis in acts.axes else 2 for axis in range(len(shape))]
             if math.prod(int(size) for size, cell in zip(shape, cells, strict=True) if cell > 1) > MOST_CELLS:
                 cells = ()
-        found.append(ties.operand(node, index, cells))
+        found.append(ties.operand(node, index, cells, repeats=repeats))
     return found
 
 
@@ -258,6 +261,8 @@ def settled(node: ir.Node, ties: Ties, value: ir.Value, joined: Gauge, identifie
         )
         if same:
             gauge = first
+        elif axis == ties.repeated.get(value):
+            continue
         elif axis in acts.sizes or axis >= len(dims) or dims[axis] != gauge.cells[axis]:
             clause = "moves what varies along an axis whose size is not known"
             if axis in acts.sizes:

@@ -40,7 +40,10 @@ def confirm_carried(relation: Relation, node: ir.Node, origin: ir.Node, asked: A
     turns = len(theirs) == 2 and (opposed or has(node, Trait.COMMUTES))
     orders = [theirs, theirs[::-1]] if turns else [theirs]
     for order in orders:
-        claims = [relation.by(w, v) for w, v in zip(ours, order, strict=False)]
+        pairs = list(zip(ours, order, strict=False))
+        claims = [relation.by(w, v) for w, v in pairs]
+        if kind(node) in computed_products.PRODUCTS:
+            claims = [c or relation.beginning_again(w, v) for c, (w, v) in zip(claims, pairs, strict=True)]
         if claims[0] is None and not (ours[0] is not None and relation.source.is_sized(ours[0])):
             continue
         for_carry = node if order is theirs else _turned(node)
@@ -51,7 +54,8 @@ def confirm_carried(relation: Relation, node: ir.Node, origin: ir.Node, asked: A
         scale, shift = (-found[0], found[1]) if opposed and order is not theirs else found
         assumed = any(claim is not None and claim.assumed for claim in claims)
         guard = smaller_guard(*(claim.guard for claim in claims if claim is not None))
-        known = Claim(node.outputs[0], np.ones(()), np.zeros(()), assumed, guard=guard).then(scale, shift)
+        again = computed_products.axis_again(node, claims) if kind(node) in computed_products.PRODUCTS else None
+        known = Claim(node.outputs[0], np.ones(()), np.zeros(()), assumed, guard=guard, again=again).then(scale, shift)
         places = zip(origin.outputs[1:], node.outputs[1:], strict=False)  # of maxima: not what stands there
         stay = ((w, Claim(v, np.ones(()), np.zeros(()), assumed)) for w, v in places)
         return Proof("the gauge passes", ((origin.outputs[0], known), *stay), (node,))

@@ -25,6 +25,8 @@ from normdeploy.verification.derivation.side.operands import kind
 from normdeploy.verification.derivation.side.reduced_axes import reduced
 from normdeploy.verification.derivation.side.value_facts import ranks_in
 
+PRODUCTS = ("MatMul", "Einsum")
+
 _MOST = 1 << 24
 """Scales of a product that are looked at."""
 
@@ -38,6 +40,8 @@ def product(at: Reading) -> Carried:
     if letters is None:
         return f"{kind(at.node)} with axes that are not followed"
     terms, written = letters
+    if not _fit(claims, terms):
+        return f"{kind(at.node)} multiplies what begins again by what varies otherwise"
     shift = _shift(at, claims, terms, written)
     if isinstance(shift, str):
         return shift
@@ -52,6 +56,28 @@ def product(at: Reading) -> Carried:
     if not alike(whole, first):
         return f"{kind(at.node)} sums over what is scaled differently"
     return compress(first.reshape(first.shape[: len(written)])), shift
+
+
+def _fit(claims: Sequence[Claim], terms: tuple[str, ...]) -> bool:
+    """Tell whether what begins again along an axis meets nothing there that varies in another way."""
+    for claim, term in zip(claims, terms, strict=True):
+        for other, letters in zip(claims, terms, strict=True):
+            if claim.again is None or term[claim.again] not in letters:
+                continue
+            at = letters.index(term[claim.again])
+            most = max(claim.scale.shape[claim.again], claim.shift.shape[claim.again])
+            if not {other.scale.shape[at], other.shift.shape[at]} <= {1, most if other.again == at else 1}:
+                return False
+    return len({term[claim.again] for claim, term in zip(claims, terms, strict=True) if claim.again is not None}) < 2
+
+
+def axis_again(node: ir.Node, claims: Sequence[Claim | None]) -> int | None:
+    """Return the axis along which what a product makes of what begins again does so, too."""
+    letters = letters_of(node, [claim.scale.ndim for claim in claims if claim is not None])
+    for claim, term in zip(claims, letters[0] if letters else (), strict=False):
+        if claim is not None and claim.again is not None and letters and term[claim.again] in letters[1]:
+            return letters[1].index(term[claim.again])
+    return None
 
 
 def _shift(at: Reading, claims: Sequence[Claim], terms: tuple[str, ...], written: str) -> Floats | str:

@@ -5,16 +5,18 @@ The source may scale and shift what it moves: its gauges are run through the sam
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import onnx_ir as ir
 import torch
 from torch import Tensor
 
+from normdeploy.array_types import Floats
 from normdeploy.errors import GraphError
 from normdeploy.graph import FLOATS, compress
-from normdeploy.verification.derivation.gauges import Claim, radius, uniform
+from normdeploy.verification.derivation.gauges import Claim, filled, radius, uniform
 from normdeploy.verification.derivation.related.relation import Finding, Proof, Relation
 from normdeploy.verification.derivation.side.attributes import difference
 from normdeploy.verification.derivation.side.beyond import cuts, key
@@ -39,7 +41,9 @@ def confirm_moved(relation: Relation, value: ir.Value, w: ir.Value) -> Finding:
     if relation.file.type_of(value) != relation.source.type_of(w):
         return "it is of another type"
     try:
-        leaves = list(dict.fromkeys(_leaves(relation.file, value, lambda v: v in relation.by_file, 0)))
+        leaves = list(
+            dict.fromkeys(_leaves(relation.file, value, lambda v: v in relation.by_file or v in relation.in_again, 0))
+        )
         claims = _read_by(relation, w, set(leaves))
         followed = range(min(relation.file.assignments, FOLLOWED))
         shown = [_compare(relation, value, w, leaves, claims, k) for k in followed]
@@ -48,13 +52,31 @@ def confirm_moved(relation: Relation, value: ir.Value, w: ir.Value) -> Finding:
         return f"{kind(node)}: {error}"
     if not shown:
         return "no sizes are known"
-    scale, shift = shown[0]
-    if any(s.shape != scale.shape or (s != scale).any() or (t != shift).any() for s, t in shown[1:]):
+    gauge = _at_all_sizes(shown)
+    if gauge is None:
         return f"{kind(node)}: how it is scaled depends on sizes"
+    scale, shift, again = gauge
     assumed = any(claim.assumed for claim in claims.values())
     nodes = tuple(_between(relation.file, value, set(leaves)))
     guard = smaller_guard(*(claim.guard for claim in claims.values()))
-    return Proof("moves the same elements", ((w, Claim(value, scale, shift, assumed, guard=guard)),), nodes)
+    return Proof(
+        "moves the same elements", ((w, Claim(value, scale, shift, assumed, guard=guard, again=again)),), nodes
+    )
+
+
+def _at_all_sizes(shown: Sequence[tuple[Floats, Floats]]) -> tuple[Floats, Floats, int | None] | None:
+    """Return the gauge that is one at all sizes, and the axis along which it begins again; None where there is none."""
+    scale, shift = shown[0]
+    if all(np.array_equal(s, scale) and np.array_equal(t, shift) for s, t in shown):
+        return scale, shift, None
+    for axis in range(scale.ndim):
+        most = math.gcd(*(n for gauge in shown for part in gauge if (n := part.shape[axis]) > 1))
+        for length in (n for n in range(2, most + 1) if most % n == 0):
+            first = [part.take(range(min(length, part.shape[axis])), axis) for part in shown[0]]
+            pairs = [pair for gauge in shown for pair in zip(first, gauge, strict=True)]
+            if all(np.array_equal(filled(one, axis, part.shape[axis]), part) for one, part in pairs):
+                return first[0], first[1], axis
+    return None
 
 
 def _leaves(side: Side, value: ir.Value, known: Callable[[ir.Value], bool], depth: int) -> Iterator[ir.Value]:
@@ -116,7 +138,7 @@ def _read_by(relation: Relation, w: ir.Value, leaves: set[ir.Value]) -> dict[ir.
     found: dict[ir.Value, Claim] = {}
 
     def known(value: ir.Value) -> bool:
-        claims = [claim for claim in relation.express(value) if claim.value in leaves]
+        claims = [c for c in (*relation.express(value), *relation.again.get(value, ())) if c.value in leaves]
         if not claims:  # what was moved, scaled and moved back is found where it is asked for
             claims = [claim for leaf in leaves if (claim := relation.by(value, leaf)) is not None]
         if claims:
@@ -175,7 +197,9 @@ def _compare(
             continue
 
         def full(u: ir.Value, claim: Claim, name: str = name) -> Tensor:
-            return torch.from_numpy(np.array(getattr(claim, name))).expand(relation.source.shapes(u)[k])
+            shape = relation.source.shapes(u)[k]
+            part = filled(getattr(claim, name), claim.again, 0 if claim.again is None else shape[claim.again])
+            return torch.from_numpy(np.array(part)).expand(shape)
 
         parts.append(compress(run_moves(relation.source, w, of_source(full), k).numpy()))
     if whole is not None:

@@ -59,6 +59,7 @@ class Relation:
     Args:
         source, file: the graphs.
         by_source, by_file: claims about values of one shape, by either. rows, in_rows: claims about rows, by either.
+        again, in_again: claims about what begins again along an axis, by either.
         further: looks for a claim where none is known.
         unrounded: computes what follows from constants and sizes, at one assignment, from unrounded constants.
         moved: of two ways of moving, by all that they depend on: the result's rank, and whether constants are joined to
@@ -73,6 +74,8 @@ class Relation:
     by_file: dict[ir.Value, list[tuple[ir.Value, Claim]]] = field(default_factory=dict)
     rows: dict[ir.Value, list[Claim]] = field(default_factory=dict)
     in_rows: dict[ir.Value, list[tuple[ir.Value, Claim]]] = field(default_factory=dict)
+    again: dict[ir.Value, list[Claim]] = field(default_factory=dict)
+    in_again: dict[ir.Value, list[tuple[ir.Value, Claim]]] = field(default_factory=dict)
     further: Callable[[Relation, ir.Value, ir.Value], Claim | None] | None = None
     unrounded: Callable[[ir.Value, int], Array | None] | None = None
     moved: dict[Hashable, tuple[int, bool] | None] = field(default_factory=dict)
@@ -91,8 +94,13 @@ class Relation:
         scale, shift = (None if rank is None else ranked(compress(array), rank) for array in (claim.scale, claim.shift))
         if scale is None or shift is None or not self._fit(w, claim):
             return False  # elements of another shape are not those of w, whatever they are
-        claim = replace(claim, scale=scale, shift=shift)
+        again = (
+            None if claim.again is None or scale.shape[claim.again] == shift.shape[claim.again] == 1 else claim.again
+        )
+        claim = replace(claim, scale=scale, shift=shift, again=again)
         by_source, by_file = (self.rows, self.in_rows) if claim.rows else (self.by_source, self.by_file)
+        if claim.again is not None:
+            by_source, by_file = self.again, self.in_again
         held = by_source.setdefault(w, [])
         for old in held:
             if old.value is claim.value and (claim.assumed or not old.assumed):
@@ -180,13 +188,18 @@ class Relation:
         """Return the claim that is there, about the values or about rows, without looking further."""
         return min(self.express(w, rows=rows, by=v), key=lambda claim: claim.assumed, default=None)
 
+    def beginning_again(self, w: ir.Value | None, v: ir.Value | None) -> Claim | None:
+        """Return the claim that a value of the source begins again along an axis, in terms of one of the file."""
+        held = () if w is None else self.again.get(w, ())
+        return min((claim for claim in held if claim.value is v), key=lambda claim: claim.assumed, default=None)
+
     def near(self, values: list[ir.Value]) -> list[ir.Value]:
         """Return values of the source that are computed from what values of the file stand for, nearest first.
 
         Where these follow from sizes: those that are computed of such values, and do not follow from them.
         """
         seen: dict[ir.Value, None] = {}
-        queue = [w for v in values for w, _ in self.by_file.get(v, ())]
+        queue = [w for v in values for held in (self.by_file, self.in_again) for w, _ in held.get(v, ())]
         if not queue and all(map(self.file.is_sized, values)):
             for node in self.source.nodes:
                 if all(value is None or self.source.is_sized(value) for value in node.inputs):

@@ -10,10 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from itertools import combinations
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 import onnx_ir as ir
 
 from normdeploy.array_types import Array
@@ -22,6 +21,7 @@ from normdeploy.graph.traits import Trait, has, is_standard
 from normdeploy.verification.derivation.side.body_graphs import bodies_of
 from normdeploy.verification.derivation.side.operands import inputs_of, kind
 from normdeploy.verification.derivation.side.settled import shaping
+from normdeploy.verification.derivation.side.size_bounds import INTEGERS, REALS, least, least_of_each, number_at
 
 if TYPE_CHECKING:
     from normdeploy.verification.derivation.side.checked_side import Side
@@ -39,6 +39,9 @@ _EVEN = frozenset({
 """Operators that compute by one formula, whatever the sizes; a Where decides nothing that its condition does not."""
 
 _COMPARES = frozenset({"Less", "LessOrEqual", "Greater", "GreaterOrEqual", "Equal", "Min", "Max", "Clip"})
+_AT_EQUALITY = {"GreaterOrEqual": (0,), "Less": (0,), "Greater": (1,), "LessOrEqual": (1,), "Equal": ()}
+"""Places of the operand that decides alike whether it is the other or above it; of a bound, both."""
+
 _QUOTIENTS = frozenset({"Div", "Mod"})
 _ROUNDS = frozenset({"Floor", "Ceil", "Round", "Sign", "Cast", "CastLike", "Range"})
 NO_END = 2**31 - 1
@@ -108,7 +111,7 @@ def is_one_sided(side: Side, node: ir.Node) -> bool:
         return False
     if name == "Slice":
         return _slices(side, node)
-    found = [_at(side, value) for value in inputs if value is not None]
+    found = [number_at(side, value) for value in inputs if value is not None]
     if any(one is None for one in found):
         return True
     read = [one for one in found if one is not None]
@@ -116,20 +119,20 @@ def is_one_sided(side: Side, node: ir.Node) -> bool:
         return False
     if has(node, Trait.POINTWISE) and not any(_varies([compress(array) for array in one]) for one in read):
         return False  # the same numbers at all sizes, repeated as often as these say: a mask for each of a batch
-    made = _at(side, node.outputs[0])
+    made = number_at(side, node.outputs[0])
     if name in _COMPARES and len(inputs) > 1:
-        return any(_apart(side, inputs, read, pair) for pair in combinations(range(len(read)), 2))
+        return any(_apart(side, node, read, pair) for pair in combinations(range(len(read)), 2))
     if name in ("Abs", "Relu"):
-        return not _is_positive(side, inputs[0])
+        return least(side, inputs[0]) < 0
     if name in _QUOTIENTS:
         if side.type_of(node.outputs[0]) in FLOATS:
             return False
         return all((np.abs(a) < np.abs(b)).all() for a, b in zip(*read, strict=True))
     if name in ("Cast", "CastLike"):
         types = side.type_of(node.outputs[0]), None if inputs[0] is None else side.type_of(inputs[0])
-        if types[0] in _REALS or (types[0] in _INTEGERS and types[1] in (*_INTEGERS, ir.DataType.BOOL)):
+        if types[0] in REALS or (types[0] in INTEGERS and types[1] in (*INTEGERS, ir.DataType.BOOL)):
             return False
-        wide = types[0] in (*_INTEGERS, ir.DataType.BOOL)
+        wide = types[0] in (*INTEGERS, ir.DataType.BOOL)
         if not wide and (made is None or all(map(np.array_equal, made, read[0]))):
             return True  # what a narrow type wraps, or rounds, is beyond what was tried
     if name in _ROUNDS:
@@ -144,20 +147,6 @@ def _of_numbers(node: ir.Node) -> bool:
     return has(node, Trait.POINTWISE) or (has(node, Trait.REDUCES) and has(node, Trait.EXACT))
 
 
-_INTEGERS = (ir.DataType.INT32, ir.DataType.INT64)
-_REALS = (ir.DataType.FLOAT, ir.DataType.DOUBLE)
-"""Types that hold every size; others wrap or round what is beyond their digits."""
-
-
-def _at(side: Side, value: ir.Value) -> list[Array] | None:
-    """Return a number at each assignment; None where it is not known."""
-    constant = side.constant(value)
-    if constant is not None:
-        return [constant] * len(side.runs)
-    found = [run.get(value) for run in side.runs]
-    return None if any(t is None or t.is_meta for t in found) else [t.numpy() for t in found if t is not None]
-
-
 def _varies(arrays: list[Array]) -> bool:
     return any(not np.array_equal(array, arrays[0]) for array in arrays[1:])
 
@@ -168,77 +157,40 @@ def _is_one_number(arrays: list[Array]) -> bool:
     return bool(one.size) and all(array.size and (array == one).all() for array in arrays)
 
 
-def _apart(side: Side, inputs: list[ir.Value | None], read: list[list[Array]], pair: tuple[int, int]) -> bool:
+def _apart(side: Side, node: ir.Node, read: list[list[Array]], pair: tuple[int, int]) -> bool:
     """Tell whether one of two operands was always on one side of the other, and need not be."""
     first, second = pair
     off = [np.asarray(a, np.float64) - b for a, b in zip(read[first], read[second], strict=True)]
     every = np.concatenate([array.reshape(-1) for array in off])
     if not every.size or ((every > 0).any() and (every < 0).any()) or (every == every[0]).all():
         return False
-    pairs = ((inputs[first], read[second]), (inputs[second], read[first]))
-    if any(_is_positive(side, one) and _stays_below(other) for one, other in pairs):
-        return False
+    inputs, at_equality = inputs_of(node), _AT_EQUALITY.get(kind(node), pair)
+    pairs = [(inputs[a], read[b], a in at_equality) for a, b in (pair, pair[::-1])]
+    for one, other, settled in pairs:
+        most = max(float(array.max()) for array in other if array.size)
+        if not _varies([compress(array) for array in other]) and _is_above(least(side, one), most, settled=settled):
+            return False
     if any(array.shape != off[0].shape for array in (*off, *read[first], *read[second])):
         return True
     # a target of Expand is compared to -1, which says of one size that it stays: the others are sizes, and above it
     clear = [
-        _positive_at(side, one) & np.all([(array <= 0) & (array == other[0]) for array in other], axis=0)
-        for one, other in pairs
+        _is_above(least_of_each(side, one), other[0], settled=settled)
+        & np.all([array == other[0] for array in other], axis=0)
+        for one, other, settled in pairs
     ]
     return bool((np.any([array != off[0] for array in off], axis=0) & ~np.any(clear, axis=0)).any())
 
 
-def _stays_below(arrays: list[Array]) -> bool:
-    """Tell whether a number is at most 0, and the same at each assignment: n - 1000 is below 0 where it was tried."""
-    return not _varies([compress(array) for array in arrays]) and not any((array > 0).any() for array in arrays)
-
-
-def _positive_at(side: Side, value: ir.Value | None) -> npt.NDArray[np.bool_]:
-    """Tell of each element of a number whether it is made of sizes and numbers above 0 by sums and products alone."""
-    constant, node = side.constant(value), None if value is None else value.producer()
-    if constant is not None:
-        return np.asarray(constant > 0)
-    if node is None or kind(node) not in ("Concat", "Identity", "Reshape"):
-        return np.asarray(_is_positive(side, value))
-    parts = inputs_of(node)[: None if kind(node) == "Concat" else 1]
-    found = [None if part is None else _at(side, part) for part in parts]
-    if any(arrays is None or arrays[0].ndim != 1 for arrays in found):
-        return np.asarray(_is_positive(side, value))
-    sizes = [arrays[0].shape for arrays in found if arrays is not None]
-    return np.concatenate([np.broadcast_to(_positive_at(side, one), n) for one, n in zip(parts, sizes, strict=True)])
-
-
-def _is_positive(side: Side, value: ir.Value | None) -> bool:
-    """Tell whether a number is made of sizes and numbers above 0 by sums and products alone."""
-    if value is None:
-        return False
-    constant, node = side.constant(value), value.producer()
-    if constant is not None:
-        return bool((constant > 0).all())
-    if node is None:
-        return False
-    if kind(node) in ("Shape", "Size"):
-        return True
-    if kind(node) == "Cast" and not _keeps_above(side, node):
-        return False
-    if kind(node) in ("Gather", "Reshape", "Squeeze", "Unsqueeze", "Identity", "Cast", "Expand", "Slice", "Split"):
-        return _is_positive(side, node.inputs[0])
-    return kind(node) in ("Add", "Mul", "Concat", "Max", "ReduceProd") and all(
-        _is_positive(side, read) for read in inputs_of(node)[: 1 if kind(node) == "ReduceProd" else None]
-    )
-
-
-def _keeps_above(side: Side, node: ir.Node) -> bool:
-    """Tell whether a Cast leaves what is above 0 above it: 0.1 n in integers is 0 for small n, 256 in 8 bits is 0."""
-    made, read = side.type_of(node.outputs[0]), None if node.inputs[0] is None else side.type_of(node.inputs[0])
-    return made in _REALS or (made in _INTEGERS and read in _INTEGERS)
+def _is_above(low: Array | float, number: Array | float, *, settled: bool) -> Any:
+    """Tell whether numbers from ``low`` on are above another; where equality decides alike (``settled``), or at it."""
+    return low >= number if settled else low > number
 
 
 def _slices(side: Side, node: ir.Node) -> bool:
     """Tell whether a bound of a Slice was always beyond a size, or always within it."""
     inputs = inputs_of(node)
     shapes = () if inputs[0] is None else side.shapes(inputs[0])
-    given = [None if value is None else _at(side, value) for value in inputs[1:4]]
+    given = [None if value is None else number_at(side, value) for value in inputs[1:4]]
     if not shapes or len(given) < 2 or given[0] is None or given[1] is None:
         return True
     axes = given[2][0].reshape(-1) if len(given) > 2 and given[2] is not None else np.arange(given[0][0].size)
@@ -258,7 +210,7 @@ def key(side: Side, value: ir.Value | None) -> Hashable:
     """Return how a number follows from sizes: by its decisions, and the numbers between which they decide."""
     if value is None:
         return None
-    node, numbers = value.producer(), _at(side, value)
+    node, numbers = value.producer(), number_at(side, value)
     if node is None or not decides(side, value) or kind(node) in ("Shape", "Size"):
         told = [(array.shape, array.astype(np.float64).tobytes()) for array in numbers or ()]
         return (decides(side, value), *told) if told else value

@@ -27,7 +27,7 @@ from normdeploy.verification.derivation.side.body_graphs import (
     states_of,
     turns_of,
 )
-from normdeploy.verification.derivation.side.following import Following
+from normdeploy.verification.derivation.side.following import Following, with_lengths
 from normdeploy.verification.derivation.side.kept_constants import KeptConstants
 from normdeploy.verification.derivation.side.narrowing import as_stored
 from normdeploy.verification.derivation.side.operands import inputs_of, is_sequence, kind
@@ -51,7 +51,7 @@ class Side:
         followed: the assignments at which most of the graph could be followed; others are left out.
         runs: each value at each of these: floats as sizes alone.
         one_size: whether the graph is run at one assignment alone, as its inputs declare.
-        opened: values whose shapes depend on what is fed; their shapes here are those where zeros are.
+        opened: values whose shapes depend on what is fed; their shapes here are those where zeros are, or lengths.
     """
 
     def __init__(
@@ -82,12 +82,23 @@ class Side:
         self._resized: bool = len(assignments) > 1 or (beside is not None and beside._resized)
         self._partly: set[ir.Value] = set()
         follow = Following(self, self._sizes, self._constants, self._sized, self._with_bodies)
-        runs = [(shapes, follow.at(shapes)) for shapes in assignments]
+        runs = [self._fullest(follow, shapes) for shapes in assignments]
         most = max((len(run) for _, run in runs), default=0)
         self.followed = [shapes for shapes, run in runs if len(run) == most]
         self.runs = [run for _, run in runs if len(run) == most]
         if self._resized:
             self._partly = partly_read(self.nodes, self._sized, self._stays)
+
+    def _fullest(
+        self, follow: Following, shapes: Mapping[str, Shape | Tensor]
+    ) -> tuple[Mapping[str, Shape | Tensor], dict[ir.Value, Tensor]]:
+        """Return an assignment and each value at it; where shapes depend on integers, with those that say most."""
+        best = shapes, follow.at(shapes)
+        made = [value for node in self.nodes for value in node.outputs if value.uses()] if self.opened else []
+        if any(value not in best[1] and not self.is_constant(value) for value in made):
+            tried = [(lengths, follow.at(lengths)) for lengths in with_lengths(self.graph, shapes)]
+            best = max([best, *tried], key=lambda pair: len(pair[1]))
+        return best
 
     def tensor(self, value: ir.Value | None) -> ir.TensorProtocol | None:
         """Return what a constant is stored as (:func:`normdeploy.graph.constant_tensor`), looked up once."""
@@ -218,7 +229,7 @@ class Side:
 
     def _classify(self, node: ir.Node) -> None:
         inputs = [value for value in inputs_of(node) if value is not None]
-        if is_open(node, self.follows, self.opened, self.constant):
+        if is_open(self, node):
             self.opened.update(node.outputs)
         if node.op_type != "Constant" and not bool(bodies_of(node)) and not has(node, Trait.RANDOM):
             moved = inputs[:1] if kind(node) == "CastLike" and self.type_of(inputs[-1]) is not None else inputs

@@ -6,7 +6,7 @@ What follows from sizes is computed. What an operator reads, and constants of it
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -136,6 +136,24 @@ class Following:
             place = value.index() or 0
             self._shapes[value] = tuple(found[place].shape) if place < len(found) else None
         return self._shapes[value]
+
+
+def with_lengths(graph: ir.Graph, shapes: Mapping[str, Shape | Tensor]) -> Iterator[Mapping[str, Shape | Tensor]]:
+    """Yield an assignment with its vectors of integers holding each of its sizes, the largest first: 0 as a length
+    makes masks that nothing else fits.
+
+    Args:
+        graph: whose inputs are fed. shapes: of each input, by name.
+    """
+    sizes = {n for shape in shapes.values() if not isinstance(shape, Tensor) for n in shape}
+    integers = {str(v.name) for v in graph.inputs if v.dtype is not None and v.dtype.is_integer()}
+    vectors = {
+        name: shape
+        for name, shape in shapes.items()
+        if name in integers and not isinstance(shape, Tensor) and len(shape) < 2
+    }
+    for size in sorted(sizes, reverse=True) if vectors else ():
+        yield {**shapes, **{name: torch.full(shape, size, dtype=torch.int64) for name, shape in vectors.items()}}
 
 
 def _blank(shape: Shape, dtype: ir.DataType) -> Tensor:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
 from normdeploy.array_types import Array
 from normdeploy.verification.derivation.side.operands import inputs_of, kind
+from normdeploy.verification.derivation.side.size_bounds import least
+
+if TYPE_CHECKING:
+    from normdeploy.verification.derivation.side.checked_side import Side
 
 _FOUND = frozenset({"NonZero", "Unique", "NonMaxSuppression", "StringSplit"})
 """Operators whose result is as large as what they find."""
@@ -32,23 +37,19 @@ def shaping(node: ir.Node) -> list[ir.Value | None]:
     return [inputs[place] for place in places if place < len(inputs)]
 
 
-def is_open(
-    node: ir.Node,
-    follows: Callable[[ir.Value], bool],
-    opened: Collection[ir.Value],
-    constant: Callable[[ir.Value | None], Array | None],
-) -> bool:
+def is_open(side: Side, node: ir.Node) -> bool:
     """Tell whether the shapes of an operator's results depend on what is fed.
 
     Args:
-        node: the operator. follows: whether a value is a constant, or follows from sizes.
-        opened: values in front of it whose shapes do. constant: a value's number; None where it is none.
+        side: its graph, of which all that stands in front of the operator is known. node: the operator.
     """
-    if any(value is not None and not follows(value) for value in shaping(node)):
+    if any(value is not None and not side.follows(value) for value in shaping(node)):
         return True
-    if any(value in opened for value in inputs_of(node) if value is not None):
-        whole = _cut_up(node, constant)
-        return whole is None or whole in opened
+    if any(value in side.opened for value in inputs_of(node) if value is not None):
+        if kind(node) == "Reshape" and least(side, node.inputs[1]) >= 1:
+            return False  # it names each size; what does not fit them is an error
+        whole = _cut_up(node, side.constant)
+        return whole is None or whole in side.opened
     return False
 
 
