@@ -7,7 +7,7 @@ the outputs say it of all operators in one run. What outputs decide on is asked 
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Iterable
 
 import onnx_ir as ir
 import torch
@@ -15,6 +15,8 @@ from torch import Tensor
 
 from normdeploy.errors import GraphError
 from normdeploy.graph import FLOATS
+from normdeploy.graph.operators.random import has_effect
+from normdeploy.graph.traits import Trait, has
 from normdeploy.graph.walk import values_read
 from normdeploy.verification.check_context import Context
 from normdeploy.verification.checks.decisive import takes_steps
@@ -36,14 +38,14 @@ def check_hidden(context: Context) -> list[Check]:
     outputs = [value for value in context.subject.model.graph.outputs if value.dtype in FLOATS]
     shown = set[str]().union(*map(shown_by, outputs))
     left = {row.result: row.node for row in report.open if not (row.wrong and row.wrong.rounding)}
-    left = {name: node for name, node in left.items() if name in shown}
+    left = {name: node for name, node in left.items() if name in shown and has_effect(node.outputs[0])}
     ran: set[str] = set()
     for case in context.cases:
         if not left:
             break
         context.effort.spend(_EVALUATIONS, case.family.feeds)
         try:
-            reached = _Derivatives(left).of(context, case.family.feeds)
+            reached = _Derivatives(left.values()).of(context, case.family.feeds)
         except GraphError:
             continue  # the runtime takes what is not evaluated here
         ran.update(reached)
@@ -60,14 +62,17 @@ def check_hidden(context: Context) -> list[Check]:
 
 
 class _Derivatives:
-    """Which results outputs depend on, by their derivatives.
+    """Which operators' first results outputs depend on, by derivatives.
+
+    A result reaches what a sum that reads it reaches, though it may be taken away again (x - x).
 
     Args:
-        names: of the results.
+        nodes: the operators.
     """
 
-    def __init__(self, names: Collection[str]) -> None:
-        self._names = names
+    def __init__(self, nodes: Iterable[ir.Node]) -> None:
+        self._at = {str(node.outputs[0].name): _with_sums(node.outputs[0]) for node in nodes}
+        self._names = set[str]().union(*self._at.values())
         self._kept: dict[str, Tensor] = {}
         self._graded: set[str] = set()
         self._lost = False
@@ -84,11 +89,13 @@ class _Derivatives:
             draw = torch.Generator().manual_seed(context.seed)
             signs = [torch.randn(one.shape, generator=draw, dtype=one.dtype) for one in outputs]
             total = sum((torch.dot(one, sign) for one, sign in zip(outputs, signs, strict=True)), torch.zeros(()))
+        ran = [name for name in self._at if name in self._kept]
         if self._lost or not total.requires_grad:
-            return dict.fromkeys(self._kept, self._lost)
+            return dict.fromkeys(ran, self._lost)
         given = torch.autograd.grad(total, list(self._kept.values()), allow_unused=True)
         pairs = zip(self._kept, given, strict=True)
-        return {name: one is not None and bool((one != 0).any()) for name, one in pairs}  # NaN is not 0
+        felt = {name for name, one in pairs if one is not None and bool((one != 0).any())}  # NaN is not 0
+        return {name: not felt.isdisjoint(self._at[name]) for name in ran}
 
     def _keep(self, node: ir.Node, results: list[Tensor]) -> list[Tensor]:
         """Make each result that is asked about a tensor of its own, which derivatives are taken by."""
@@ -103,3 +110,9 @@ class _Derivatives:
             elif read and made.is_floating_point() and not takes_steps(node, value):
                 self._lost = True
         return results
+
+
+def _with_sums(value: ir.Value) -> set[str]:
+    """Return the name of a value, and of the sums that read it."""
+    sums = {str(node.outputs[0].name) for node, _ in value.uses() if has(node, Trait.ADDS)}
+    return {str(value.name), *sums}
