@@ -93,9 +93,10 @@ def check_derivation(
     theirs = Side(file, (ours := Side(source, assignments)).followed, beside=ours)
     with np.errstate(over="ignore", invalid="ignore"):  # gauges that leave float64's range are no identity
         report = _Checker(Relation(ours, theirs, further=further), derivation).run(outputs)
-        if report.open and (twins := twins_of(ours)):
-            report = _Checker(Relation(ours, theirs, further=further, twins=twins), derivation).run(outputs)
-    return report
+        twins = twins_of(ours) if report.open else None
+        if not twins:
+            return report
+        return _Checker(Relation(ours, theirs, further=further, twins=twins), derivation).run(outputs)
 
 
 class _Checker:
