@@ -104,6 +104,9 @@ def sites(search: Search, root: ir.Node, *, paying: bool = False) -> Iterator[Si
     if reader is not None and is_bias(reader):
         return  # asked again at the bias, which belongs to it
     frame = Frame.IMAGE if root.op_type == "Conv" else Frame.ROWS
+    makers = [value.producer() for value in root.inputs if value is not None]
+    if not is_bias(root) and not any(operator_as_map.may_be_map(maker) or trees.is_sum(maker) for maker in makers):
+        return  # by itself
     found = search.of(result, frame)
     for reading in found.readings.values():
         several = len(reading.weighted) > 1 or any(is_standard(node, "Pad") for node in reading.nodes)

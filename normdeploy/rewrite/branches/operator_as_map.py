@@ -96,6 +96,13 @@ def step(node: ir.Node, frame: Frame) -> Reading | None:
     return None if found is None else found(node)
 
 
+def may_be_map(node: ir.Node | None) -> bool:
+    """Tell whether an operator is of a kind that :func:`step` reads, which takes no look at its weights."""
+    return node is not None and (
+        is_affine(node) or (is_standard(node) and node.op_type in {kind for kind, _ in _STEPS})
+    )
+
+
 def _affine(node: ir.Node, frame: Frame) -> Reading | None:
     source, mapping = required(node, 0), affine_map(node)
     axis, domain = frame.axis(mapping.rank), frame.domain(source)

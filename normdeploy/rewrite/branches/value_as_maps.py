@@ -14,6 +14,7 @@ from itertools import takewhile
 
 import onnx_ir as ir
 
+from normdeploy.graph import is_constant
 from normdeploy.graph.edit import only_reader
 from normdeploy.rewrite.affine import is_affine
 from normdeploy.rewrite.affine.far_from_zero import is_far, offset_in
@@ -188,12 +189,31 @@ class Search:
             depth: operators to look at, per leaf.
             pays: whether a map of some leaves should take up one more; by default wherever it can.
         """
+        if not self._meet(tree):
+            return []
         options = [
             self.of(leaf.value, frame, free=only_reader(leaf.value) is leaf.reader, depth=depth) for leaf in tree.leaves
         ]
         shared = Counter(source for found in options for source in {**found.readings, **found.refused})
         sources = [source for source, count in shared.most_common() if count > 1]
         return [part for source in sources for part in self._sums(tree, options, source, frame, pays)]
+
+    def _meet(self, tree: Tree) -> bool:
+        """Tell whether two leaves may be maps of one value, by the kinds of operators in front of them alone."""
+        seen: set[ir.Value] = set()
+        for leaf in tree.leaves:
+            own, queue = set[ir.Value](), [(leaf.value, only_reader(leaf.value) is leaf.reader)]
+            while queue:
+                value, free = queue.pop()
+                own.add(value)
+                producer = value.producer()
+                if free and (operator_as_map.may_be_map(producer) or is_sum(producer)) and producer is not None:
+                    queue += [(read, only_reader(read) is producer) for read in producer.inputs if read is not None]
+            own = {value for value in own if not is_constant(value)}
+            if own & seen:
+                return True
+            seen |= own
+        return False
 
     def _sums(
         self, tree: Tree, options: Sequence[Found], source: ir.Value, frame: Frame, pays: Pays | None
