@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-
 from normdeploy.array_types import Array
 from normdeploy.verification.bounds.criteria import finite_alike, outputs_apart
 from normdeploy.verification.check_context import Context
