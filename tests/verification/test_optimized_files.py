@@ -195,3 +195,35 @@ def test_saved_transformers_are_judged(kind: str, level: str, tmp_path: Path):
     proto = optimized(source, tmp_path / "optimized.onnx", level)
     assert operators(proto, DOMAIN)
     assert_right(judged(source, tmp_path / "optimized.onnx"))
+
+
+HARD_SWISH = """<ir_version: 10, opset_import: ["": 20]> g (float[n,4] x) => (float[n,4] y)
+    <float[4,4] w = {0.3, -0.5, 0.2, 0.7, 0.1, 0.9, -0.4, 0.6, -0.8, 0.2, 0.5, -0.1, 0.4, 0.3, -0.6, 0.8}> {
+    a = MatMul(x, w) h = HardSwish(a) y = MatMul(h, w) }"""
+"""It has no kernel: onnxruntime writes its definition, x HardSigmoid(x)."""
+
+SCALED_SCORES = """<ir_version: 10, opset_import: ["": 20]> g (float[b,n,8] x, float[b,n,8] z) => (float[b,n,n] y)
+    <float s = {0.59460354}, float t = {0.59460354}> {
+    q = Mul(x, s) u = Transpose<perm = [0, 2, 1]>(z) k = Mul(u, t) d = MatMul(q, k) y = Softmax<axis = -1>(d) }"""
+"""As torch writes attention, half of the scale on either operand: onnxruntime joins both behind the product."""
+
+
+@pytest.mark.parametrize(
+    ("graph", "written"),
+    [(HARD_SWISH, "HardSigmoid"), (SCALED_SCORES, "FusedMatMul")],
+    ids=["HardSwish", "two scales in front of a product"],
+)
+def test_what_is_written_as_other_operators_is_confirmed(graph: str, written: str, tmp_path: Path) -> None:
+    source, path = tmp_path / "net.onnx", tmp_path / "saved.onnx"
+    onnx.save(onnx.parser.parse_model(graph), source)
+    proto = optimized(source, path, "extended")
+    assert written in {node.op_type for node in proto.graph.node}
+    verdict = judged(source, path)
+    assert_right(verdict)
+    assert verdict.check("derivation").status == "pass", verdict.summary()
+    for attribute in (a for node in proto.graph.node if node.op_type == written for a in node.attribute):
+        if attribute.name == "alpha":
+            attribute.f *= 1.0001
+    onnx.save(proto, path)
+    wrong = judged(source, path)
+    assert wrong.status == "fail", wrong.summary()

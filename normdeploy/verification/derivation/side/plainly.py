@@ -1,7 +1,7 @@
 """Source and file in the operators that have laws.
 
 Joined operators are written out, values in blocks of channels written plainly, guards that never act and choices that
-no number shows taken out, and a Clip is a Max and a Min where the other graph has these.
+no number shows taken out, and a Clip or a HardSwish is its parts where the other graph has these.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from normdeploy.verification.derivation.side.blocked_operators import has_blocks
 from normdeploy.verification.derivation.side.joined_operators import has_joined, write_out
 from normdeploy.verification.derivation.side.nan_guards import has_guards, take_out_guards
 from normdeploy.verification.derivation.side.softplus_guards import has_choices, take_out_choices
-from normdeploy.verification.derivation.side.written_bounds import bounds_differ, write_bounds
+from normdeploy.verification.derivation.side.written_pieces import pieces_differ, write_pieces
 
 
 @dataclass(frozen=True)
@@ -36,8 +36,8 @@ class Plainly:
 def written_plainly(source: ir.Model, file: ir.Model) -> Plainly | None:
     """Return both graphs written plainly; None where they are already."""
     kinds = (has_joined, has_guards, has_blocks, has_choices)
-    clips = bounds_differ(source, file)
-    if not clips and not any(has(model) for model in (source, file) for has in kinds):
+    pieces = pieces_differ(source, file)
+    if not pieces and not any(has(model) for model in (source, file) for has in kinds):
         return None
     source, file = source.clone(), file.clone()
     write_without_blocks(source)
@@ -45,7 +45,6 @@ def written_plainly(source: ir.Model, file: ir.Model) -> Plainly | None:
     take_out_guards(source)
     take_out_choices(source)
     between = write_without_blocks(file) | write_out(file)
-    if clips:
-        write_bounds(source)
-        between |= write_bounds(file)
+    write_pieces(source, pieces)
+    between |= write_pieces(file, pieces)
     return Plainly(source, file, between, take_out_guards(file) + take_out_choices(file))
