@@ -3,6 +3,7 @@
 import gc
 import os
 import random
+import shutil
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -24,6 +25,15 @@ os.environ.setdefault("PYTEST_XDIST_AUTO_NUM_WORKERS", str((os.cpu_count() or 1)
 
 # torch's compiler believes the processor: it would compile and run a program for each set of instructions, 10 s in all
 os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "1")
+
+# It compiles here: processes that would compile beside it import torch first, 8 s for one function
+os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
+
+# Tests make some ten thousand folders. On a disk they wait for its journal, a quarter of the time of those that write
+# much; in memory they do not. A container's memory may be too small for them, or forbid that programs in it run.
+_MEMORY = Path("/dev/shm")
+if _MEMORY.is_dir() and shutil.disk_usage(_MEMORY).free > 8 << 30 and not os.statvfs(_MEMORY).f_flag & os.ST_NOEXEC:
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(_MEMORY))
 
 # Bytecode is kept, also where a container's environment says that it is not: each process would compile some thousand
 # modules again, ours and those that pytest rewrites, which is half of collecting the tests.
@@ -87,6 +97,36 @@ def _disk() -> Iterator[Callable[[int], None]]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", os.fstat)
         yield waits
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _sleeping_threads() -> Iterator[None]:
+    """Let onnxruntime's threads sleep where they would spin: beside the other workers' tests they are half of a search.
+
+    A fresh session's second thread spins for 2.5 ms. Their number is as asked for, and with it each result.
+    """
+    import onnxruntime
+
+    options, session = onnxruntime.SessionOptions, onnxruntime.InferenceSession
+    kinds = [f"session.{pool}.allow_spinning" for pool in ("intra_op", "inter_op")]
+    adds, opens = options.add_session_config_entry, session.__init__
+
+    def add(self: Any, key: str, value: str) -> None:
+        adds(self, key, "0" if key in kinds else value)
+
+    def opened(self: Any, model: Any, sess_options: Any = None, *args: Any, **named: Any) -> None:
+        given = sess_options or options()
+        for kind in kinds:
+            try:
+                given.get_session_config_entry(kind)
+            except RuntimeError:  # nothing is said
+                given.add_session_config_entry(kind, "0")
+        opens(self, model, given, *args, **named)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(options, "add_session_config_entry", add)
+        patch.setattr(session, "__init__", opened)
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)

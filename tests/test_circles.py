@@ -2,31 +2,16 @@
 
 from __future__ import annotations
 
-import ast
-from collections.abc import Iterator
 from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
+from package_imports import imported
 
 import normdeploy
 
 ROOT = Path(normdeploy.__file__).parent
 ROOMS = ["verification", "exporting", "rewrite"]
-
-
-def imported(path: Path) -> Iterator[str]:
-    """Yield what a module imports when it runs, wherever that stands in it (imports for types alone left out)."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    for node in ast.walk(tree):
-        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
-            node.body = []
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and node.module is not None and node.level == 0:
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
-            yield node.module
-        elif isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
 
 
 def modules(root: Path, name: str) -> dict[str, Path]:

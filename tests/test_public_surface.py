@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import inspect
 import subprocess
 import sys
@@ -12,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from package_imports import imported
 
 import normdeploy as nd
 from normdeploy.verification.record.certificate import certify
@@ -114,22 +114,8 @@ ROOMS = [
 
 
 def imports_of(path: Path) -> set[str]:
-    """Names of the rooms a file imports when it runs (imports for type checking only are left out)."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    for node in ast.walk(tree):
-        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
-            node.body = []
-    rooms: set[str] = set()
-    for node in ast.walk(tree):
-        modules = []
-        if isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
-            modules = (
-                [node.module] if node.module != "normdeploy" else [f"normdeploy.{name.name}" for name in node.names]
-            )
-        elif isinstance(node, ast.Import):
-            modules = [name.name for name in node.names]
-        rooms |= {module.split(".")[1] for module in modules if module.startswith("normdeploy.")}
-    return rooms & set(ROOMS)
+    """Names of the rooms a file imports when it runs."""
+    return {name.split(".")[1] for name in imported(path) if name.startswith("normdeploy.")} & set(ROOMS)
 
 
 @pytest.mark.parametrize("room", ROOMS)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import pytest
@@ -103,6 +104,17 @@ def _preservable(asked: Callable[[Operator], bool]) -> Callable[[Operator], bool
     return of
 
 
+def _decomposition(look_up: Callable[[Operator], Any]) -> Callable[[Operator], Any]:
+    """Hand out one call of an operator's own decomposition, not an equal one to each trace: what it leads to stays."""
+    calls: dict[Operator, Any] = {}
+
+    def of(operator: Operator) -> Any:
+        found = look_up(operator)
+        return calls.setdefault(operator, found) if isinstance(found, partial) else found
+
+    return of
+
+
 def _nothing_drawn(state: Any) -> None:
     """Begin a count of a GPU's random numbers; its empty tensors are never written, so all counts share one."""
     state.seed = state.base_offset = _EMPTY
@@ -150,6 +162,9 @@ def made_once(after_reading: Callable[[], None]) -> Iterator[Callable[[], None]]
         patch.setattr(trace_log, "addHandler", _not_heard)
         patch.setattr(utils, "_materialize_cpp_cia_ops", look_up)
         patch.setattr(utils, "_check_valid_to_preserve", _preservable(utils._check_valid_to_preserve))
+        own = _decomposition(utils._get_decomp_for_cia)
+        for module in (utils, exported_program, decomp_utils):
+            patch.setattr(module, "_get_decomp_for_cia", own)
         patch.setattr(decompositions_for_rng.PhiloxState, "reset", _nothing_drawn)
         for module in (exported_program, decomp_utils):
             patch.setattr(module, "_collect_all_valid_cia_ops", composite)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,12 @@ class TensorSpec:
     name: str
     dtype: str
     shape: tuple[int | str | None, ...]
+
+    def takes(self, shape: Sequence[int]) -> bool:
+        """Tell whether a shape has the declared rank and the sizes that are declared as numbers."""
+        return len(shape) == len(self.shape) and all(
+            not isinstance(size, int) or size == given for size, given in zip(self.shape, shape, strict=True)
+        )
 
     def __str__(self) -> str:
         return f"{self.name}: {self.dtype}[{', '.join('?' if size is None else str(size) for size in self.shape)}]"

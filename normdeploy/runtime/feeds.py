@@ -56,10 +56,7 @@ def check_array(spec: TensorSpec, value: Any) -> Array:
             f"input {spec.name!r} is {array.dtype}; expected {spec.dtype}: "
             f"convert it where it is made, for example with .astype({spec.dtype!r})"
         )
-    fits = len(array.shape) == len(spec.shape) and all(
-        not isinstance(size, int) or size == given for size, given in zip(spec.shape, array.shape, strict=False)
-    )
-    if not fits:
+    if not spec.takes(array.shape):
         raise InputError(
             f"input {spec.name!r} has shape {list(array.shape)}; expected {spec}: "
             + ("add the batch dimension" if len(array.shape) + 1 == len(spec.shape) else "reshape or resize it")

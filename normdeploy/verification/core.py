@@ -28,6 +28,7 @@ from normdeploy.verification.checks.batch_companions import check_companions
 from normdeploy.verification.checks.by_algebra import check_proven
 from normdeploy.verification.checks.dynamic_sizes import check_sizes
 from normdeploy.verification.checks.grid import check_grid
+from normdeploy.verification.checks.hidden import check_hidden
 from normdeploy.verification.checks.idle import check_idle
 from normdeploy.verification.checks.logic import check_logic
 from normdeploy.verification.checks.open_decisions import check_open_decisions
@@ -54,6 +55,7 @@ from normdeploy.verification.record.answers import DECISIVE, Check, Question, St
 from normdeploy.verification.record.environment import environment, module_digest
 from normdeploy.verification.record.verdict import Verdict
 from normdeploy.verification.samples.ranges import input_specs
+from normdeploy.verification.sides.clip_bounds import own_bounds
 from normdeploy.verification.sides.graph_reference import GraphReference
 from normdeploy.verification.sides.quantizer_ends import own_ends
 from normdeploy.verification.sides.sessions import Setting
@@ -61,6 +63,17 @@ from normdeploy.verification.sides.subject import Subject
 from normdeploy.verification.sides.table_rows import own_tables
 from normdeploy.verification.sides.unmet_weights import own_weights
 from normdeploy.verification.sides.watch import Watch
+
+_BY_SAMPLES = (
+    check_idle,
+    check_hidden,
+    check_grid,
+    check_quantization,
+    check_decided,
+    check_open_decisions,
+    check_finite,
+)
+"""What is asked once samples were judged."""
 
 _DEPTH = 0.7
 """Share of a level's work after which errors are not followed along the graph."""
@@ -190,11 +203,13 @@ def _ask(context: Context, example: Arrays, data: Any) -> None:
             graph = context.reference.graph
             opened = [row.node for row in context.proven.open]
             ends: dict[str, tuple[int, ...]] = {}
+            asked = frozenset(context.proven.to_be_seen)
             if graph is not None:
                 source = list(nodes_in(graph.graph))
-                ends = {**own_ends(opened, source), **own_tables(opened, source)}
+                seen = [node for node in nodes_in(context.subject.model.graph) if node.outputs[0].name in asked]
+                ends = {**own_ends(opened, source), **own_tables(opened, source), **own_bounds(seen, source)}
                 ends.update(own_weights(row.node for row in context.proven.open if row.is_unlike))
-            names = frozenset({*context.proven.to_be_seen, *ends})
+            names = asked.union(ends)
             if names:
                 context.subject.watch = Watch(names, ends)
         if context.proven is None or not context.proven.confirmed:
@@ -211,7 +226,7 @@ def _ask(context: Context, example: Arrays, data: Any) -> None:
     with context.stage("companions"):
         context.checks += check_companions(context)
         context.checks += check_sizes(context)
-    for check in (check_idle, check_grid, check_quantization, check_decided, check_open_decisions, check_finite):
+    for check in _BY_SAMPLES:
         context.checks += check(context)
     context.subject.release()
     if context.failed and context.named is not None:  # where a failure starts may hang on the trace

@@ -104,8 +104,8 @@ def sites(search: Search, root: ir.Node, *, paying: bool = False) -> Iterator[Si
     if reader is not None and is_bias(reader):
         return  # asked again at the bias, which belongs to it
     frame = Frame.IMAGE if root.op_type == "Conv" else Frame.ROWS
-    makers = [value.producer() for value in root.inputs if value is not None]
-    if not is_bias(root) and not any(operator_as_map.may_be_map(maker) or trees.is_sum(maker) for maker in makers):
+    first = next(filter(operator_as_map.has_weights, _makers(root)), root) if is_bias(root) else root
+    if not any(operator_as_map.may_be_map(maker) or trees.is_sum(maker) for maker in _makers(first)):
         return  # by itself
     found = search.of(result, frame)
     for reading in found.readings.values():
@@ -115,6 +115,12 @@ def sites(search: Search, root: ir.Node, *, paying: bool = False) -> Iterator[Si
     for refusal in found.refused.values():
         if refusal.weighted > 1 and refusal.reading is not None:
             yield Site(root, frame, refusal.reading, refused=(refusal,), maps_go=maps_go)
+
+
+def _makers(node: ir.Node) -> list[ir.Node]:
+    """Return the operators that make what another one reads."""
+    made = [value.producer() for value in node.inputs if value is not None]
+    return [maker for maker in made if maker is not None]
 
 
 def merge(context: RewriteContext, search: Search, root: ir.Node) -> bool:

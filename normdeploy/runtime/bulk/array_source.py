@@ -6,6 +6,7 @@ import zipfile
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from math import prod
 from pathlib import Path
 from typing import IO, Any
@@ -117,10 +118,7 @@ def _header(stream: IO[bytes], where: str, size: int) -> Layout:
 
 
 def _check(where: str, spec: TensorSpec, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
-    fits = len(shape) == len(spec.shape) > 0 and all(
-        not isinstance(size, int) or size == given for size, given in zip(spec.shape[1:], shape[1:], strict=True)
-    )
-    if not fits:
+    if not shape or not replace(spec, shape=(None, *spec.shape[1:])).takes(shape):
         raise InputError(f"{where} has shape {list(shape)}; expected rows of {spec}: reshape or resize it")
     kinds = {dtype.kind, np.dtype(spec.dtype).kind}
     if dtype != np.dtype(spec.dtype) and not (kinds == {"f"} or kinds <= {"i", "u"}):

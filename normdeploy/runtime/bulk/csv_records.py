@@ -10,11 +10,11 @@ one a new record.
 from __future__ import annotations
 
 import csv
+import re
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator
-from typing import Any
 
-import numpy as np
+_PLAIN = re.compile(rb'[^"]*+(?:(?<![^,\r\n"])"[^"\r\n]*+"(?![^,\r\n"])[^"]*+)*+')
 
 
 def records(lines: Iterable[str], width: int = 0, read: Collection[int] = ()) -> Iterator[tuple[str, list[str], str]]:
@@ -57,13 +57,4 @@ def records(lines: Iterable[str], width: int = 0, read: Collection[int] = ()) ->
 
 def is_plain(text: bytes) -> bool:
     """Whether all quotes of some lines stand at the ends of cells and no quoted cell goes beyond its line."""
-    if b'"' not in text:
-        return True
-    codes: np.ndarray[Any, np.dtype[np.uint8]] = np.frombuffer(b"\n" + text + b"\n", np.uint8)
-    quotes, breaks = np.flatnonzero(codes == ord('"')), np.flatnonzero((codes == 10) | (codes == 13))
-    if len(quotes) % 2:
-        return False
-    opening, closing = quotes[::2], quotes[1::2]
-    before, behind = np.isin(codes[opening - 1], [*b',\r\n"']), np.isin(codes[closing + 1], [*b',\r\n"'])
-    one_line = np.searchsorted(breaks, opening) == np.searchsorted(breaks, closing)
-    return bool((before & behind & one_line).all())
+    return b'"' not in text or _PLAIN.fullmatch(text) is not None

@@ -31,34 +31,32 @@ class Parts:
     rows: Sequence[int]
 
     def each(self) -> Iterator[tuple[int, Results]]:
-        """Yield each part with the index of its first row."""
-        first = 0
+        """Yield each part with the index of its first row.
+
+        Raises:
+            InputError: a part that is gone, or parts whose columns are not of the same types.
+        """
+        first, known = 0, list[Results]()
         for index, count in enumerate(self.rows):
             part = read_part(self.folder, index)
             if part is None or part.rows != count:
                 raise InputError(f"part {index} in {self.folder} is gone or changed; expected it whole: predict again")
-            yield first, part
-            first += count
-
-    def good(self) -> Iterator[Results]:
-        """Yield what has good rows, numbered through.
-
-        Raises:
-            InputError: parts whose columns are not of the same types.
-        """
-        known: Results | None = None
-        for first, part in self.each():
-            if not part.table.num_rows:
-                continue
-            known = known or part
-            for new, old in zip(part.table.schema, known.table.schema, strict=True):
-                shapes = part.shapes.get(new.name), known.shapes.get(new.name)
+            known += [part] * (not known and part.table.num_rows > 0)
+            for new, old in zip(part.table.schema, known[0].table.schema, strict=True) if part.table.num_rows else ():
+                shapes = part.shapes.get(new.name), known[0].shapes.get(new.name)
                 if new != old or shapes[0] != shapes[1]:
                     raise InputError(
                         f"{new.name!r} is {new.type} {shapes[0]} in some rows and {old.type} {shapes[1]} in others; "
                         "expected one shape for all rows: predict samples of one size at a time"
                     )
-            yield replace(part, table=part.table.set_column(0, ROW, pc.add(part.table.column(ROW), first)))
+            yield first, part
+            first += count
+
+    def good(self) -> Iterator[Results]:
+        """Yield what has good rows, numbered through."""
+        for first, part in self.each():
+            if part.table.num_rows:
+                yield replace(part, table=part.table.set_column(0, ROW, pc.add(part.table.column(ROW), first)))
 
     def write_bad(self, stream: IO[bytes]) -> str:
         """Write the bad rows as CSV (row, key, reason) and return the first reason, "" if there is none."""
@@ -102,12 +100,12 @@ def _array_header(stream: IO[bytes], shape: tuple[int, ...], dtype: np.dtype[Any
 
 def _write_npy(parts: Parts, stream: IO[bytes]) -> None:
     """One row per row of the data; bad rows are NaN."""
-    name = next(parts.good()).table.column_names[-1]
-    like = next(parts.good()).array(name)[:0]
+    part = next(parts.good())
+    name = part.table.column_names[-1]
+    like = part.array(name)[:0]
     _array_header(stream, (sum(parts.rows), *like.shape[1:]), like.dtype)
-    good = parts.good()
     for _, part in parts.each():
-        block = next(good).array(name) if part.table.num_rows else like
+        block = part.array(name) if part.table.num_rows else like
         if len(block) < part.rows:
             values, block = block, np.full((part.rows, *like.shape[1:]), np.nan, like.dtype)
             block[part.array(ROW)] = values

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import groupby
@@ -22,8 +22,8 @@ from normdeploy.runtime.bulk.csv_source import CsvSource
 from normdeploy.runtime.bulk.image_source import ImageOptions, ImageSource
 from normdeploy.runtime.bulk.join_parts import Parts, check_format
 from normdeploy.runtime.bulk.parquet_source import ParquetSource
-from normdeploy.runtime.bulk.predict_part import Job, Report, read_part, run_here
-from normdeploy.runtime.bulk.source import Part, Source, find_files, identity
+from normdeploy.runtime.bulk.predict_part import Job, read_part, run_here
+from normdeploy.runtime.bulk.source import Source, find_files, identity
 from normdeploy.runtime.bulk.workspace import Workspace
 from normdeploy.runtime.plan import Plan
 from normdeploy.runtime.predictor import load
@@ -178,6 +178,11 @@ def predict(
     started = time.perf_counter()
     if engine not in ENGINES:
         raise UsageError(f"engine {engine!r} is unknown; expected one of {', '.join(ENGINES)}")
+    run = run_here
+    if engine == "ray":
+        from normdeploy.runtime.bulk.ray_engine import run_on_ray
+
+        run = partial(run_on_ray, workers=workers)
     require_count("batch_size", batch_size)
     if workers is not None:
         require_count("workers", workers)
@@ -189,7 +194,7 @@ def predict(
     source = open_source(kind, files, predictor.inputs, columns, keep, header, images)
     size = predictor.fixed_batch or batch_size
     rows = part_rows(source.row_bytes, predictor.outputs, size)
-    run = {
+    depends_on = {
         "model": [predictor.digest, str(predictor.origin)],
         "settings": {**predictor.settings.to_dict(), "onnxruntime": ort.__version__},
         "data": identity(files),
@@ -197,7 +202,7 @@ def predict(
         "batch size": size,
         "rows per part": rows,
     }
-    with Workspace(target.with_name(f"{target.name}.partial"), run, restart=overwrite) as workspace:
+    with Workspace(target.with_name(f"{target.name}.partial"), depends_on, restart=overwrite) as workspace:
         parts = list(source.parts(rows))
         done = {p.index: held.report for p in parts if (held := read_part(workspace.folder, p.index)) is not None}
         resumed = so_far = sum(count for count, _ in done.values())
@@ -210,11 +215,11 @@ def predict(
         with kept_when_stopped(kept):
             missing = [part for part in parts if part.index not in done]
             units = [list(some) for _, some in groupby(missing, key=lambda part: part.unit)]
-            for index, report in _engine(engine, workers)(Job(predictor, workspace.folder, size), source, units):
+            for index, report in run(Job(predictor, workspace.folder, size), source, units):
                 done[index], so_far = report, so_far + report[0]
                 if progress is not None:
                     progress(so_far, source.total)
-        if identity(files) != run["data"]:
+        if identity(files) != depends_on["data"]:
             workspace.remove()
             raise InputError(f"{data} changed while it was read; expected files that stay as they are: predict again")
         whole = Parts(workspace.folder, [done[part.index][0] for part in parts])
@@ -234,12 +239,3 @@ def predict(
         workspace.remove()
     seconds = time.perf_counter() - started
     return BulkResult(target, bad_file if bad else None, so_far, bad, first_reason, resumed, seconds)
-
-
-def _engine(name: str, workers: int | None) -> Callable[[Job, Source, list[list[Part]]], Iterator[tuple[int, Report]]]:
-    """Return what yields number and report of each part as it is done."""
-    if name == "local":
-        return run_here
-    from normdeploy.runtime.bulk.ray_engine import run_on_ray
-
-    return partial(run_on_ray, workers=workers)

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -25,7 +24,6 @@ UNFINISHED = ".unfinished"
 ROW = "row"
 _ABOUT = b"normdeploy"
 
-Item = TypeVar("Item")
 Report = tuple[int, int]
 """How many rows a part has, and how many of them are bad."""
 
@@ -130,8 +128,8 @@ class Job:
                         refused[at] = str(error)
         return (join(self.predictor.outputs, parts) if parts else {}), refused
 
-    def write(self, part: Part, results: Results) -> Report:
-        """Write a part's results, whole or not at all; doing it again gives the same file."""
+    def write(self, part: Part, results: Results) -> tuple[int, Report]:
+        """Write a part's results, whole or not at all; doing it again gives the same file. Return number and report."""
         about = json.dumps({"shapes": results.shapes, "rows": results.rows, "bad": results.bad})
         table = results.table.replace_schema_metadata({_ABOUT: about})
         made = self.folder / f"{part.index}.{os.getpid()}{UNFINISHED}"
@@ -139,7 +137,7 @@ class Job:
             with made.open("wb") as stream, pa.ipc.new_file(stream, table.schema) as writer:
                 writer.write_table(table)
             put_in_place(made, part_path(self.folder, part.index))
-        return results.report
+        return part.index, results.report
 
 
 def _column(array: Array) -> pa.Array:
@@ -153,21 +151,11 @@ def _column(array: Array) -> pa.Array:
 def run_here(job: Job, source: Source, units: Sequence[Sequence[Part]]) -> Iterator[tuple[int, Report]]:
     """Yield number and report of parts as they are done: one is read, one predicted and one written at a time."""
     read = (pair for unit in units for pair in zip(unit, source.read(unit), strict=True))
-    with ThreadPoolExecutor(1) as pool:
-        written: tuple[int, Future[Report]] | None = None
-        for part, block in _ahead(read):
+    with ThreadPoolExecutor(1) as reader, ThreadPoolExecutor(1) as writer:
+        upcoming, written = reader.submit(next, read, None), list[Future[tuple[int, Report]]]()
+        while (pair := upcoming.result()) is not None:
+            upcoming, (part, block) = reader.submit(next, read, None), pair
             results = job.predict(block)
-            if written is not None:
-                yield written[0], written[1].result()
-            written = part.index, pool.submit(job.write, part, results)
-        if written is not None:
-            yield written[0], written[1].result()
-
-
-def _ahead(items: Iterator[Item]) -> Iterator[Item]:
-    """Yield items while a thread makes the next one."""
-    with ThreadPoolExecutor(1) as pool:
-        upcoming = pool.submit(next, items, None)
-        while (item := upcoming.result()) is not None:
-            upcoming = pool.submit(next, items, None)
-            yield item
+            yield from (one.result() for one in written)
+            written = [writer.submit(job.write, part, results)]
+        yield from (one.result() for one in written)

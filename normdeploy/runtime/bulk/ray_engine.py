@@ -71,8 +71,8 @@ class PartPredictor:
 def _write(row: Row, job: Job) -> Row:
     """Write a part's results and return what is to be told of it."""
     part, results = pickle.loads(row["packed"])
-    rows, bad = job.write(part, results)
-    return {"part": part.index, "rows": rows, "bad": bad}
+    index, (rows, bad) = job.write(part, results)
+    return {"part": index, "rows": rows, "bad": bad}
 
 
 def _packed(*values: Any) -> Row:

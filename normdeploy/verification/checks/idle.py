@@ -18,11 +18,13 @@ from normdeploy.errors import GraphError, InputError
 from normdeploy.graph import Evaluator, constant_tensor
 from normdeploy.graph.linear_view import linear_of
 from normdeploy.graph.traits import Trait, has
+from normdeploy.graph.walk import nodes_in
 from normdeploy.verification.check_context import Context
 from normdeploy.verification.checks.reference_runs import add_case
 from normdeploy.verification.record.answers import Check, Question, Status
 from normdeploy.verification.runs import check_case
 from normdeploy.verification.samples.ranges import InputRange
+from normdeploy.verification.sides.clip_bounds import clip_bounds, own_bounds
 from normdeploy.verification.sides.exact_agreement import plural, shortened
 from normdeploy.verification.sides.flat_values import Feeds, run_evaluator
 from normdeploy.verification.sides.watch import NEGATED, Watch, same_tensor
@@ -54,7 +56,9 @@ def _watched_reference(context: Context) -> Watch | None:
     names = frozenset(context.proven.lost if context.proven is not None else ())
     if not names or context.evaluator is None:
         return None
-    watch = Watch(names)
+    others = nodes_in(context.subject.model.graph)
+    lost = [node for node in nodes_in(context.evaluator.graph) if node.outputs[0].name in names]
+    watch = Watch(names, own_bounds(lost, others))
     for case in context.cases:
         if watch.acted == names:
             break
@@ -118,6 +122,9 @@ def _what(watch: Watch, node: ir.Node) -> str:
     if node.op_type == "Gather":
         rows = shortened([f"row {row}" for row in left])
         return f"read its table, which the reference does not have, and never {rows}"
+    if name in watch.ends and node.op_type == "Clip":
+        bounds = shortened([f"{bound:g}" for side, bound in clip_bounds(node) if side in left])
+        return f"cuts at {bounds}, where the other graph does not, and read nothing beyond"
     if name in watch.ends and linear_of(node) is not None:
         unmet = shortened([f"channel {channel}" for channel in left])
         return f"has weights that are not the reference's, and read nothing but 0 in {unmet}"

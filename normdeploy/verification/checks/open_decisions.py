@@ -37,7 +37,7 @@ def check_open_decisions(context: Context) -> list[Check]:
     ours, theirs = dict[str, None](), dict[str, None]()
     for output, name in zip(reference.graph.outputs, context.subject.output_names, strict=True):
         of_numbers = output.dtype in FLOATS
-        hidden = open_results - _shown_by(named[name]) if of_numbers else open_results
+        hidden = open_results - shown_by(named[name]) if of_numbers else open_results
         its = [_in_front_of_views(its_makers, value) for value in in_front(file.graph, [named[name]])]
         own = [_in_front_of_views(own_makers, value) for value in in_front(reference.graph, [output])]
         if not _depends(its_makers, name, hidden):
@@ -76,7 +76,7 @@ def _unseen(asked: str, why: str) -> Check:
     return Check(Question.DECISIONS, Status.NOT_EXERCISED, text)
 
 
-def _shown_by(output: ir.Value) -> set[str]:
+def shown_by(output: ir.Value) -> set[str]:
     """Return the names of values that reach an output of numbers on some way without a decision."""
     queue, seen = [output], {output}
     for value in queue:

@@ -90,7 +90,8 @@ def check_derivation(
         assignments: shapes of the inputs, by name, at a few assignments of sizes (one where nothing is dynamic).
         outputs: names of the file's outputs, in the order of the source's; its own order by default.
     """
-    theirs = Side(file, (ours := Side(source, assignments)).followed, beside=ours)
+    ours = Side(source, assignments)
+    theirs = Side(file, ours.followed, beside=ours)
     with np.errstate(over="ignore", invalid="ignore"):  # gauges that leave float64's range are no identity
         report = _Checker(Relation(ours, theirs, further=further), derivation).run(outputs)
         if report.open and (twins := twins_of(ours)):
@@ -104,9 +105,8 @@ class _Checker:
         self.hints = Hinted(relation, derivation)
         self.constants = Constants(relation.file, derivation)
         relation.unrounded = self.constants.expression
-        self.rows: dict[ir.Node, Row] = {}
+        self.rows, self.waiting = dict[ir.Node, Row](), dict[ir.Value, ir.Node]()
         self.used: set[Hint] = set()
-        self.waiting: dict[ir.Value, ir.Node] = {}
         self.shown = ShownBySamples(relation)
         self.integers = OnIntegers(relation)
 

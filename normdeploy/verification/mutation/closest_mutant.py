@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from normdeploy.array_types import Array
 from normdeploy.verification.bounds.criteria import finite_alike, outputs_apart
 from normdeploy.verification.check_context import Context
@@ -84,5 +82,5 @@ def _distance(a: Sequence[Array], b: Sequence[Array]) -> float | None:
     """Return the RMS difference over the RMS value, worst over the float outputs; None if shapes differ."""
     if any(x.shape != y.shape for x, y in zip(a, b, strict=True)):
         return None
-    floats = [(x.astype(np.float64), y.astype(np.float64)) for x, y in zip(a, b, strict=True) if is_float(x)]
-    return outputs_apart(b, a) if all(finite_alike(x, y) for x, y in floats) else None
+    alike = all(finite_alike(x, y) for x, y in zip(a, b, strict=True) if is_float(x))
+    return outputs_apart(b, a) if alike else None

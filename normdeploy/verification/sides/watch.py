@@ -15,6 +15,7 @@ from normdeploy.graph import constant_tensor
 from normdeploy.graph.linear_view import linear_of
 from normdeploy.graph.operator_evaluation import as_constant, promote
 from normdeploy.graph.traits import Trait, has
+from normdeploy.verification.sides.clip_bounds import beyond_bounds
 from normdeploy.verification.sides.flat_values import Feeds
 from normdeploy.verification.sides.unmet_weights import nonzero_channels
 
@@ -47,7 +48,8 @@ class Watch:
         values: all values of the run at hand.
         ends: of the integers that some quantizers among them make; these act where both were reached. Of what reads a
             table the rows; it acts where each was chosen. Of what has weights of its own the channels that it reads;
-            it acts where each was something else than 0.
+            it acts where each was something else than 0. Of a Clip the sides of its own bounds; it acts where something
+            lay beyond each.
         reached: those that were.
     """
 
@@ -114,6 +116,9 @@ class Watch:
     def _reached(self, name: str, node: ir.Node, result: Tensor) -> set[int]:
         """Return which of an operator's ends this run reached."""
         ends = self.ends[name]
+        if node.op_type == "Clip":
+            read = self._held(node.inputs[0])
+            return set() if read is None else beyond_bounds(node, read)
         linear = linear_of(node)
         if linear is not None:
             data = self._held(linear.value(linear.data))

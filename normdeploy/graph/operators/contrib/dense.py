@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -58,7 +58,12 @@ def activated(call: Call, x: Tensor, parameters: list[float]) -> Tensor:
         return x
     if name not in _ACTIVATIONS:
         raise NotImplementedError(name)
-    return _ACTIVATIONS[name](x, *parameters, *(number for _, number in PARAMETERS.get(name, ())[len(parameters) :]))
+    return _ACTIVATIONS[name](x, *filled_up(name, parameters))
+
+
+def filled_up(activation: str, parameters: Sequence[float]) -> list[float]:
+    """Return an activation's parameters, in order, with the defaults of the last ones, which may be left out."""
+    return [*parameters, *(default for _, default in PARAMETERS.get(activation, ())[len(parameters) :])]
 
 
 def parameters_of(attributes: Callable[[str, float], float], activation: str) -> list[float]:

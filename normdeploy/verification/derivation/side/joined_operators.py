@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 
 import onnx_ir as ir
 
-from normdeploy.graph.operators.contrib.dense import PARAMETERS, parameters_of
+from normdeploy.graph.operators.contrib.dense import PARAMETERS, filled_up, parameters_of
 from normdeploy.graph.traits import MICROSOFT, is_standard, kind_of
 from normdeploy.verification.derivation.side.spelled_operator import Spelling, Writer
 from normdeploy.verification.derivation.side.written_quantizers import QUANTIZED_SPELLINGS
@@ -188,9 +188,8 @@ def _activated(writer: Writer, y: ir.Value, parameters: Sequence[float]) -> bool
     if not knows_activation(name, len(parameters)):
         return False
     if name:
-        wanted = PARAMETERS[name]
-        numbers = [*parameters, *(default for _, default in wanted[len(parameters) :])]
-        writer.add(name, y, **{key: number for (key, _), number in zip(wanted, numbers, strict=False)})
+        numbers = filled_up(name, parameters)
+        writer.add(name, y, **{key: number for (key, _), number in zip(PARAMETERS[name], numbers, strict=False)})
     return True
 
 
