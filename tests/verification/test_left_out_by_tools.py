@@ -66,3 +66,23 @@ def test_a_size_that_is_compared_with_one_that_it_may_reach_is_still_a_decision(
     own = write(text % "q", "a", **constants)
     its = write((text % "q").replace("Expand(token, sizes)", "Expand(token, target)"), "b", **constants)
     assert verify(own, its, level="quick").check("derivation").status != "pass"
+
+
+ROWS = """g (float[b,3] x) => (float[b,3] y) {
+    s = Shape<start=0, end=1>(x) b = Squeeze(s) r = Range(zero, b, one) last = Sub(b, one) p = %s
+    places = Unsqueeze(p, at) u = Add(x, x) w = ScatterND%s(x, places, u) y = Relu(w) }"""
+"""What ``x[...] += x`` on a view of the whole becomes."""
+
+
+@pytest.mark.parametrize(
+    ("places", "how", "whole"),
+    [("Identity(r)", "", True), ("Identity(r)", '<reduction="add">', False), ("Sub(last, r)", "", False)],
+    ids=["every row", "added", "in reverse"],
+)
+def test_rows_that_are_all_written_over(write: Write, places: str, how: str, whole: bool):
+    """A ScatterND of every row in its place is its updates; torch's own optimizer leaves it out."""
+    source = write(ROWS % (places, how), "a", zero=np.int64(0), one=np.int64(1), at=np.array([-1]))
+    file = write("g (float[b,3] x) => (float[b,3] y) { u = Add(x, x) y = Relu(u) }", "b")
+    verdict = verify(source, file, level="quick")
+    assert verdict.check("derivation").status == ("pass" if whole else "note"), verdict.summary()
+    assert verdict.status == ("pass" if whole else "fail"), verdict.summary()

@@ -92,3 +92,38 @@ def test_more_is_let_pass_the_less_is_known() -> None:
     assert Links().limit == 1
     assert Links(hold=True).limit == ROUNDED_ONCE
     assert Links(nearly=True).limit == ROUNDED_OTHERWISE
+
+
+class Ghost(nn.Module):
+    """A norm whose shift is about a rounding of what it shifts, in front of a padded convolution; a sum in a view."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.point, self.norm = nn.Conv2d(6, 6, 1, bias=False), nn.BatchNorm2d(6)
+        self.around, self.last = nn.Conv2d(6, 6, 3, padding=1, groups=6, bias=False), nn.BatchNorm2d(6)
+
+    def forward(self, x: Tensor) -> Tensor:
+        first = self.norm(self.point(x))
+        both = torch.cat([first, self.last(self.around(first))], 1)[:, :12]
+        both += torch.cat([x, x], 1)
+        return torch.relu(both)
+
+
+def test_a_shift_that_another_rounding_hides_is_hidden_behind_a_padded_border(tmp_path: Path) -> None:
+    """As in GhostNet, whose ``x += y`` on a view of the whole torch writes as a ScatterND of all rows."""
+    torch.manual_seed(0)
+    model, x = Ghost(), torch.randn(2, 6, 5, 5)
+    for norm in (model.norm, model.last):
+        nn.init.normal_(norm.running_mean, 0, 1e-6)
+        nn.init.uniform_(norm.running_var, 0.5, 1.5)
+    model.eval()
+    path = tmp_path / "torch.onnx"
+    dynamic = ({0: torch.export.Dim("batch", max=64)},)
+    torch.onnx.export(model, (x,), path, dynamo=True, verbose=False, external_data=False, dynamic_shapes=dynamic)
+    assert not {"BatchNormalization", "ScatterND"} & {node.op_type for node in onnx.load(path).graph.node}
+    verdict = nd.verify(model, path, args=x, level="quick")
+    assert verdict.status == "pass", verdict.summary()
+    assert "right within another rounding" in verdict.check("derivation").detail
+    border = [m for site in verdict.sites for m in site.mutants if "border" in m.name]
+    assert border
+    assert all(mutant.killed or "another order of rounding" in mutant.note for mutant in border)

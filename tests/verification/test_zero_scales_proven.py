@@ -14,6 +14,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import normdeploy as nd
+from normdeploy.exporting.trace import trace
+from normdeploy.graph import save_graph
+from normdeploy.rewrite import rewrite
+from normdeploy.verification import verify
 
 BN = nn.BatchNorm1d
 
@@ -114,8 +118,9 @@ def test_a_right_file_is_written_and_each_operator_proven(kind: str, tmp_path: P
 def test_what_is_scaled_by_nothing_has_its_shift_and_no_more(kind: str, tmp_path: Path) -> None:
     """Weights that are 0 and biases of such channels are held against the source like others."""
     model, x = drawn(kind)
-    nd.export(model, x, tmp_path / "net.onnx", verify=False)
-    proto = onnx.load(tmp_path / "net.onnx")
+    traced = trace(model, (x,))
+    rewritten = rewrite(traced.model)
+    proto = onnx.load(save_graph(rewritten.model.clone(), tmp_path / "net.onnx"))
     found = 0
     for stored in proto.graph.initializer:
         array = numpy_helper.to_array(stored)
@@ -127,7 +132,8 @@ def test_what_is_scaled_by_nothing_has_its_shift_and_no_more(kind: str, tmp_path
         stored.CopyFrom(numpy_helper.from_array(wrong, stored.name))
         onnx.save(proto, tmp_path / "wrong.onnx")
         stored.CopyFrom(numpy_helper.from_array(array, stored.name))
-        verdict = nd.verify(model, tmp_path / "wrong.onnx", args=x, level="quick")
+        known = {"traced": traced, "rewritten": rewritten}
+        verdict = verify(model, tmp_path / "wrong.onnx", args=(x,), level="quick", **known)
         assert verdict.status == "fail", verdict.summary()
         found += 1
     assert found or kind == "branches"  # whose kernels are one, of which no channel is 0

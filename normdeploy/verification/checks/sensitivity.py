@@ -126,12 +126,13 @@ def _seen_at_sites(context: Context, targets: Sequence[Target]) -> None:
 def _seen_within_rounding(context: Context, asked: Sequence[Target], by: Killer) -> None:
     """Do the same where the file's numbers are known to within another order of rounding.
 
-    What that rounding hides of an affine map, which is folded into such numbers, is no larger than they may be off.
+    What that rounding hides of an affine map, which is folded into such numbers, is no larger than they may be off; nor
+    is what it hides of such a map behind a padded border.
     """
     family, kill = context.cases[0].family.name, context.cases[0].constants.kill
     _kill_seen(context, asked, context.watched_coarsely, by, family)
     for target in alive_of(asked):
-        if target.mutant.affine and context.watched[1].get(key_of(target), 0.0) >= kill:
+        if target.mutant.proven_at_once and context.watched[1].get(key_of(target), 0.0) >= kill:
             target.family = family
             target.spare("another order of rounding of the numbers that it is folded into is as large")
 

@@ -12,9 +12,10 @@ from normdeploy.array_types import Floats
 from normdeploy.graph import FLOATS, compress
 from normdeploy.graph.traits import Trait, has
 from normdeploy.verification.derivation.gauges import ScaledValue, composed, radius, ranked
-from normdeploy.verification.derivation.side.beyond import decides, is_cut
+from normdeploy.verification.derivation.side.beyond import decides
 from normdeploy.verification.derivation.side.checked_side import Side
 from normdeploy.verification.derivation.side.computed_rounding import off_by_rounding
+from normdeploy.verification.derivation.side.kept_operands import kept_operand
 from normdeploy.verification.derivation.side.operands import filling, inputs_of, kind
 from normdeploy.verification.derivation.side.zero_guards import guard_beside, smaller_guard
 
@@ -105,8 +106,7 @@ def _step_of(side: Side, value: ir.Value) -> Affine | None:
     node = value.producer()
     if node is None or side.is_constant(value) or value.index() != 0:
         return None
-    step = _STEPS.get(kind(node))
-    found = None if step is None else step(side, node)
+    found = _STEPS.get(kind(node), _kept)(side, node)
     if found is None or not _alike(side, found.value, value):
         return None
     return found
@@ -146,50 +146,13 @@ def _repeated(side: Side, value: ir.Value) -> tuple[Floats, Floats] | None:
     return found[0], radius(found[0], side.type_of(value) if moved else None)
 
 
-def _same(side: Side, node: ir.Node) -> Affine | None:
-    x = node.inputs[0] if node.inputs else None
-    if x is None or side.is_constant(x) or any(decides(side, read) for read in inputs_of(node)[1:]):
-        return None
-    return Affine(x, *_unit(), nodes=(node,))
-
-
-def _of_one_element(side: Side, node: ir.Node) -> Affine | None:
-    """Return a fold of axes of one element each, which is that element; where sizes vary, it may be of several."""
-    return _same(side, node) if side.one_size else None
+def _kept(side: Side, node: ir.Node) -> Affine | None:
+    x = kept_operand(side, node)
+    return None if x is None else Affine(x, *_unit(), nodes=(node,))
 
 
 def _unit() -> tuple[Floats, Floats, Floats, Floats]:
     return _ONE, _NOUGHT, _NOUGHT, _NOUGHT
-
-
-def _dropout(side: Side, node: ir.Node) -> Affine | None:
-    inputs = inputs_of(node)
-    if len(inputs) > 2 and (inputs[2] is None or side.constant(inputs[2]) is None or side.constant(inputs[2])):
-        return None
-    return _same(side, node)
-
-
-def _chosen(side: Side, node: ir.Node) -> Affine | None:
-    """Return what a Where always chooses, where its condition is one constant."""
-    condition = side.constant(node.inputs[0])
-    if condition is None or not condition.size or condition.any() != condition.all():
-        return None
-    x = node.inputs[1 if condition.any() else 2]
-    return None if x is None or side.is_constant(x) else Affine(x, *_unit(), nodes=(node,))
-
-
-def _joined_with_nothing(side: Side, node: ir.Node) -> Affine | None:
-    """Return what a Concat joins with nothing but operands that have no element along its axis."""
-    axis = node.attributes.get_int("axis", 0)
-    (x, *others) = [value for value in inputs_of(node) if value is None or not _is_empty(side, value, axis)] or [None]
-    return None if others or x is None or side.is_constant(x) else Affine(x, *_unit(), nodes=(node,))
-
-
-def _is_empty(side: Side, value: ir.Value, axis: int) -> bool:
-    """Tell whether a value has no element along an axis, at all sizes."""
-    shapes = side.shapes(value)
-    empty = all(-len(shape) <= axis < len(shape) and shape[axis] == 0 for shape in shapes)
-    return bool(shapes) and empty and not is_cut(side, value)
 
 
 def _sum(side: Side, node: ir.Node) -> Affine | None:
@@ -243,9 +206,9 @@ def _product(side: Side, node: ir.Node) -> Affine | None:
     return Affine(x, c, np.zeros(()), off, np.zeros(()), (node,))
 
 
-def _negative(side: Side, node: ir.Node) -> Affine | None:
-    found = _same(side, node)
-    return None if found is None else Affine(found.value, -found.scale, *_unit()[1:], nodes=(node,))
+def _negative(_: Side, node: ir.Node) -> Affine | None:
+    x = node.inputs[0]
+    return None if x is None else Affine(x, -_ONE, *_unit()[1:], nodes=(node,))
 
 
 def _batch_norm(side: Side, node: ir.Node) -> Affine | None:
@@ -277,13 +240,6 @@ def _batch_norm(side: Side, node: ir.Node) -> Affine | None:
 
 
 _STEPS = {
-    **dict.fromkeys(("Identity", "Cast", "CastLike", "Reshape", "Expand", "Squeeze", "Unsqueeze", "Flatten"), _same),
-    "Dropout": _dropout,
-    "Where": _chosen,
-    "Concat": _joined_with_nothing,
-    **dict.fromkeys(
-        ("ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin", "GlobalAveragePool", "GlobalMaxPool"), _of_one_element
-    ),
     "Add": _sum,
     "Sub": _sum,
     "Mul": _product,
