@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
 import torch
@@ -61,6 +62,26 @@ def test_two_that_draw_are_not(tmp_path: Path):
     once = written(tmp_path / "b.onnx", ONCE, operator="RandomNormalLike")
     report = check_derivation(load_graph(drawing), load_graph(once), Derivation(), [{"x": (3, 4)}])
     assert report.open
+
+
+@pytest.mark.parametrize("apart", [0.0, 0.25])
+def test_layers_of_the_same_weights_are_one(apart: float, tmp_path: Path):
+    """As two heads have them before training, whose norms see the same: LeViT's."""
+    weights = np.random.default_rng(0).normal(size=(2, 4, 30)).astype(np.float32)
+    weights[1] = weights[0]
+    weights[1, 3, 29] += apart
+    for name, body in (
+        ("a", "a = MatMul(x, w) b = MatMul(x, v) c = Tanh(a) d = Sin(b) e = Mul(c, d) y = MatMul(e, u)"),
+        ("b", "a = MatMul(x, w) c = Tanh(a) d = Sin(a) e = Mul(c, d) y = MatMul(e, u)"),
+    ):
+        proto = parser.parse_model(f"{HEAD} {{ {body} }}")
+        stored = {"w": weights[0], "v": weights[1], "u": weights[0].T.copy()}
+        proto.graph.initializer.extend(onnx.numpy_helper.from_array(array, key) for key, array in stored.items())
+        onnx.save(proto, tmp_path / f"{name}.onnx")
+    verdict = verify(tmp_path / "a.onnx", tmp_path / "b.onnx", level="quick")
+    assert (verdict.status, verdict.check("derivation").status == "pass") == (
+        ("fail", False) if apart else ("pass", True)
+    )
 
 
 class ChannelNorm(nn.Module):

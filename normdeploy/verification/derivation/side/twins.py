@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Hashable
 
 import onnx_ir as ir
 
 from normdeploy.graph.traits import Trait, has
 from normdeploy.verification.derivation.side.checked_side import Side
-from normdeploy.verification.derivation.side.result_sizes import SMALL, said_of
+from normdeploy.verification.derivation.side.result_sizes import said_of
 
 
 def twins_of(side: Side) -> dict[ir.Value, tuple[ir.Value, ...]]:
@@ -32,6 +33,6 @@ def twins_of(side: Side) -> dict[ir.Value, tuple[ir.Value, ...]]:
 
 def _key(side: Side, stands: dict[ir.Value, ir.Value], value: ir.Value | None) -> Hashable:
     tensor = side.tensor(value)
-    if tensor is None or tensor.size > SMALL:
+    if tensor is None:
         return value and stands.get(value, value)
-    return tensor.dtype, tuple(tensor.shape.numpy()), tensor.tobytes()
+    return tensor.dtype, tuple(tensor.shape.numpy()), hashlib.sha256(tensor.tobytes()).digest()
