@@ -127,3 +127,34 @@ def test_a_shift_that_another_rounding_hides_is_hidden_behind_a_padded_border(tm
     border = [m for site in verdict.sites for m in site.mutants if "border" in m.name]
     assert border
     assert all(mutant.killed or "another order of rounding" in mutant.note for mutant in border)
+
+
+LAYERS = """<ir_version: 10, opset_import: ["": 21]> g (float[n,4,5,5] x) => (float[n,4,5,5] y) {{
+    c = Conv(x, w) {0} = BatchNormalization(c, g, b, m, v) s_{0} = Sigmoid({0}) p_{0} = Mul({0}, s_{0})
+    d = Conv(p_{0}, u) {1} = BatchNormalization(d, g, b, m, v) s_{1} = Sigmoid({1}) p_{1} = Mul({1}, s_{1})
+    y = Conv(p_{1}, w) }}"""
+
+FOLDED = """<ir_version: 10, opset_import: ["": 21]> g (float[n,4,5,5] x) => (float[n,4,5,5] y) {{
+    {0} = Conv(x, wf, k) s_{0} = Sigmoid({0}) p_{0} = Mul({0}, s_{0})
+    {1} = Conv(p_{0}, uf, k) s_{1} = Sigmoid({1}) p_{1} = Mul({1}, s_{1}) y = Conv(p_{1}, w) }}"""
+
+
+@pytest.mark.parametrize("names", [("one", "two"), ("two", "one")], ids=["named alike", "named crosswise"])
+def test_numbers_within_rounding_say_more_than_names(names: tuple[str, str], tmp_path: Path) -> None:
+    """torch names values by number, and another trace counts otherwise: MobileViT's."""
+    rng = np.random.default_rng(0)
+    w, u = rng.normal(size=(2, 4, 4, 1, 1)).astype(np.float32)
+    g, b, m = rng.normal(size=(3, 4)).astype(np.float32)
+    v = rng.uniform(0.5, 2.0, 4).astype(np.float32)
+    scale = g / np.sqrt(v + np.float32(1e-5))  # in float32, as torch does it
+    held = {"w": w, "u": u, "g": g, "b": b, "m": m, "v": v, "k": b - m * scale}
+    held |= {"wf": w * scale[:, None, None, None], "uf": u * scale[:, None, None, None]}
+    paths = tmp_path / "source.onnx", tmp_path / "file.onnx"
+    for path, text, named in zip(paths, (LAYERS, FOLDED), (("one", "two"), names), strict=True):
+        proto = onnx.parser.parse_model(text.format(*named))
+        read = {name for node in proto.graph.node for name in node.input}
+        proto.graph.initializer.extend(numpy_helper.from_array(held[name], name) for name in sorted(read & set(held)))
+        onnx.save(proto, path)
+    verdict = nd.verify(*paths, level="quick")
+    assert verdict.status == "pass", verdict.summary()
+    assert "right within another rounding" in verdict.check("derivation").detail

@@ -224,10 +224,10 @@ class _Checker:
                 proven = True
         if not proven:
             self.used |= {hint for hint, _ in hinted}
-            for target in [target for hint, target in hinted if self.hints.meant.only(hint, value)]:
+            against = row.held_against(value)  # all fits but numbers, which within rounding say more than names
+            named = [] if against and row.is_close else [t for h, t in hinted if self.hints.meant.only(h, value)]
+            for target in (*named, *against):
                 self._assume(value, target)
-            if row.against is not None and row.against[0] is value:  # all fits but the numbers that are named
-                self._assume(value, row.against[1])
 
     def _assume(self, value: ir.Value, target: Target) -> None:
         """Go on as if a value were what it may stand for."""

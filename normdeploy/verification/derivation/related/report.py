@@ -51,6 +51,15 @@ class Row:
             self.guessed = not (sure or wrong.rounding)
         return not wrong.rounding
 
+    def held_against(self, value: ir.Value) -> tuple[Target, ...]:
+        """Return what one of its results was held against, of which nothing but numbers differs; () if nothing was."""
+        return self.against[1:] if self.against is not None and self.against[0] is value else ()
+
+    @property
+    def is_close(self) -> bool:
+        """It holds numbers that another order of rounding explains."""
+        return self.wrong is not None and self.wrong.rounding
+
     @property
     def is_wrong(self) -> bool:
         """It holds a number that is wrong, whatever stands behind it."""
@@ -59,7 +68,7 @@ class Row:
     @property
     def is_unlike(self) -> bool:
         """It holds other numbers than all that it was held against, and no rounding explains them."""
-        return self.unlike and (self.wrong is None or not self.wrong.rounding)
+        return self.unlike and not self.is_close
 
     @property
     def name(self) -> str:
