@@ -150,7 +150,7 @@ class Edit:
 
     def operand(self, index: int) -> tuple[Floats, Floats]:
         """Return s and t of an input that the rule asked for."""
-        gauge = self.at.ties.operand(self.node, index, repeats=(self.node, index) not in self.at.ties.ports)
+        gauge = self.at.ties.operand(self.node, index, repeats=(self.node, index) not in self.at.ties.as_one_cell)
         return self.at.scale(gauge), self.at.shift(gauge)
 
     def result(self, index: int = 0, node: ir.Node | None = None) -> tuple[Floats, Floats]:

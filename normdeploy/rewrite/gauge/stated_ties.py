@@ -125,6 +125,7 @@ def _pin(node: ir.Node, ties: Ties) -> None:
         return
     for index in range(-2, len(node.inputs)):
         ties.ports.pop((node, index), None)
+        ties.as_one_cell.pop((node, index), None)
     for value in dict.fromkeys(node.inputs):
         if value is not None and value in ties.of:
             ties.pinned(ties.of[value], Tie(node, ties.stiff.get(node, "sees every scale and every shift")))

@@ -79,7 +79,8 @@ class Ties:
         leaving: the equations of scales and of shifts by which maps disappear, as far as they were asked.
         halved: of maps that stay, what was stated to be nothing: "scale", "shift", or both.
         repeated: the axis along which a value's gauge begins again, as often as only the run tells: heads that were
-            merged with the samples.
+            merged with the samples. as_one_cell: gauges of such values where an operator reads them, by operator and
+            input, which are one number along that axis.
         nodes: the operators that are asked. passed: what products write that pass on what varies along their rows.
     """
 
@@ -100,6 +101,7 @@ class Ties:
     leaving: dict[ir.Node, tuple[Rows, Rows]] = field(default_factory=dict)
     halved: set[tuple[ir.Node, str]] = field(default_factory=set)
     repeated: dict[ir.Value, int] = field(default_factory=dict)
+    as_one_cell: dict[tuple[ir.Node, int], Gauge] = field(default_factory=dict)
 
     @cached_property
     def order(self) -> dict[ir.Node, int]:
@@ -169,10 +171,10 @@ class Ties:
         if value is not None and tensor is None and value in self.of:
             if repeats or not self.repeats(value):
                 return self.of[value]
-            if (node, index) not in self.ports:
+            if (node, index) not in self.as_one_cell:
                 why = Tie(node, "treats alike what is merged along an axis whose size is not known")
-                self.ports[node, index] = self.along(self.of[value], [self.repeated[value]], why)
-            return self.ports[node, index]
+                self.as_one_cell[node, index] = self.along(self.of[value], [self.repeated[value]], why)
+            return self.as_one_cell[node, index]
         if tensor is None or tensor.dtype not in FLOATS:
             raise Unfollowed(clause)
         if (node, index) not in self.ports:

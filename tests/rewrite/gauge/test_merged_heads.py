@@ -68,6 +68,9 @@ def test_heads_merged_in_front_of_the_samples_do_not_begin_again(graph, fold):
         result.agree(feeds(rng, batch) | {"z": rng.normal(size=(3 * batch, PLACES, PLACES))})
 
 
+KINDS = ["Relu", "Transpose", "Slice", "Add", "Mul", "Max", "Where", "GatherElements", "MatMul", "none"]
+
+
 @given(seed=SEED)
 def test_whatever_stands_between_merging_and_parting(graph, fold, seed):
     """Views of a batch of any size, in groups that need not be the channels' own, and what may stand between."""
@@ -78,14 +81,18 @@ def test_whatever_stands_between_merging_and_parting(graph, fold, seed):
     for _ in range(int(rng.integers(1, 4))):
         width = int(rng.choice([1, 2, 3, 4, channels]))
         y = g.op("Reshape", y, np.array([-1, width, places]))
-        kind = str(rng.choice(["Relu", "Transpose", "Slice", "Add", "Mul", "Split", "MatMul", "none"]))
+        kind = str(rng.choice(KINDS))
         if kind in ("Relu", "Add"):
             y = g.op(kind, y, *([rng.normal(size=(width, 1))] if kind == "Add" else []))
         elif kind == "Transpose":
             y = g.op("Transpose", y, perm=[0, 2, 1])
             y = g.op("Transpose", y, perm=[0, 2, 1])
-        elif kind == "Mul":
-            y = g.op("Mul", y, y)
+        elif kind in ("Mul", "Max"):
+            y = g.op(kind, y, y)
+        elif kind == "Where":
+            y = g.op("Where", np.array([[[True]]]), y, y)
+        elif kind == "GatherElements":
+            y = g.op("GatherElements", y, g.op("Expand", np.array([[[0]]]), g.op("Shape", y)), axis=2)
         elif kind == "Slice":
             y = g.op("Slice", y, np.array([0]), np.array([1 + places // 2]), np.array([2]))
             y = g.op("Concat", y, y, axis=2)
@@ -97,3 +104,16 @@ def test_whatever_stands_between_merging_and_parting(graph, fold, seed):
     result = fold(g)
     for batch in (1, 2, 3):  # as many samples as all views have room for
         result.agree(feeds(rng, 12 * batch, g.sizes["x"][2]))
+
+
+def test_what_is_gathered_of_merged_heads_is_one_cell(graph, fold):
+    """Disentangled attention (DeBERTa) picks scores of heads that are merged with the samples."""
+    rng = np.random.default_rng(3)
+    g = graph()
+    x = conv(g, g.input("x", ["N", 3, PLACES]), rng, 6, 3)
+    y = g.op("Reshape", x, np.array([-1, 2, PLACES]))
+    y = g.op("GatherElements", y, g.op("Expand", np.array([[[0]]]), g.op("Shape", y)), axis=1)
+    g.output(g.op("Softmax", g.op("Mul", y, np.array(0.3), name="map")))
+    result = fold(g).folded()
+    for batch in (1, 3):
+        result.agree(feeds(rng, batch))
