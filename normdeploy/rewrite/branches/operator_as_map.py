@@ -98,9 +98,7 @@ def step(node: ir.Node, frame: Frame) -> Reading | None:
 
 def may_be_map(node: ir.Node | None) -> bool:
     """Tell whether an operator is of a kind that :func:`step` reads, which takes no look at its weights."""
-    return node is not None and (
-        is_affine(node) or (is_standard(node) and node.op_type in {kind for kind, _ in _STEPS})
-    )
+    return node is not None and (is_affine(node) or is_standard(node, *_KINDS))
 
 
 def _affine(node: ir.Node, frame: Frame) -> Reading | None:
@@ -251,6 +249,8 @@ _STEPS: dict[tuple[str, Frame], Callable[[ir.Node], Reading | None]] = {
     ("Gemm", Frame.ROWS): _product,
     ("Add", Frame.ROWS): _bias,
 }
+
+_KINDS = tuple(dict.fromkeys(kind for kind, _ in _STEPS))
 
 
 def _window(node: ir.Node, size: Sequence[int], sizes: Sizes) -> Window:

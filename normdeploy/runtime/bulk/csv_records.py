@@ -14,6 +14,7 @@ import re
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator
 
+# what is no quote, and cells from one quote to the next, which stand between commas, breaks or quotes
 _PLAIN = re.compile(rb'[^"]*+(?:(?<![^,\r\n"])"[^"\r\n]*+"(?![^,\r\n"])[^"]*+)*+')
 
 

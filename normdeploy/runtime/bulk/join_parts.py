@@ -23,6 +23,21 @@ from normdeploy.ort.specs import TensorSpec
 from normdeploy.runtime.bulk.predict_part import ROW, Results, read_part
 
 
+def _require_alike(part: Results, known: Results) -> None:
+    """Require that the columns of two parts are of the same types and shapes.
+
+    Raises:
+        InputError: they are not.
+    """
+    for new, old in zip(part.table.schema, known.table.schema, strict=True):
+        shapes = part.shapes.get(new.name), known.shapes.get(new.name)
+        if new != old or shapes[0] != shapes[1]:
+            raise InputError(
+                f"{new.name!r} is {new.type} {shapes[0]} in some rows and {old.type} {shapes[1]} in others; "
+                "expected one shape for all rows: predict samples of one size at a time"
+            )
+
+
 @dataclass(frozen=True)
 class Parts:
     """The parts of a finished run: where they lie, and how many rows each has, bad ones included."""
@@ -36,19 +51,14 @@ class Parts:
         Raises:
             InputError: a part that is gone, or parts whose columns are not of the same types.
         """
-        first, known = 0, list[Results]()
+        first, known = 0, None
         for index, count in enumerate(self.rows):
             part = read_part(self.folder, index)
             if part is None or part.rows != count:
                 raise InputError(f"part {index} in {self.folder} is gone or changed; expected it whole: predict again")
-            known += [part] * (not known and part.table.num_rows > 0)
-            for new, old in zip(part.table.schema, known[0].table.schema, strict=True) if part.table.num_rows else ():
-                shapes = part.shapes.get(new.name), known[0].shapes.get(new.name)
-                if new != old or shapes[0] != shapes[1]:
-                    raise InputError(
-                        f"{new.name!r} is {new.type} {shapes[0]} in some rows and {old.type} {shapes[1]} in others; "
-                        "expected one shape for all rows: predict samples of one size at a time"
-                    )
+            if part.table.num_rows:
+                known = known or part
+                _require_alike(part, known)
             yield first, part
             first += count
 

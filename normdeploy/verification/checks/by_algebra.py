@@ -51,9 +51,9 @@ def check_proven(context: Context) -> list[Check]:
                 report, hints, operators = again, its, len(again.rows) - inside + plainly.gone
     except (GraphError, RecursionError, *OPERATOR_ERRORS) as error:
         # a graph whose operators contradict themselves proves nothing; the other checks judge it
-        text = f"nothing is confirmed for every input: the graphs contradict ({error})"
-        context.proven = nothing_known(graph, context.subject.model, f"the graphs contradict ({error})")
-        return [Check(Question.DERIVATION, Status.NOTE, text)]
+        told = f"the graphs contradict ({error})"
+        context.proven = nothing_known(graph, context.subject.model, told)
+        return [Check(Question.DERIVATION, Status.NOTE, f"nothing is confirmed for every input: {told}")]
     context.proven = report
     context.kept = hints.derivation.pruned(report.used).to_json()
     counts = Counter(row.identity for row in report.rows if row.identity)
@@ -100,7 +100,7 @@ def _nearness(report: Report) -> tuple[bool, bool, int]:
 def _wrong_rows(context: Context, report: Report, hints: Hints) -> list[Row]:
     """Return the operators of the file that hold numbers which rounding does not explain, and that nothing undoes."""
     rows = report.contradicted
-    beyond = [row for row in rows if row.wrong is not None and not row.wrong.rounding]
+    beyond = [row for row in rows if not row.is_close]
     if context.own:
         return rows if beyond or hints.origin != PLAIN else _not_as_written(context, rows)
     # a scale that one operator takes up and another gives back leaves two numbers that are not as expected
@@ -163,7 +163,7 @@ def _what_is_open(report: Report) -> str:
     named = ", ".join(_named(row) for row in report.open[:_NAMED])
     more = f" and {len(report.open) - _NAMED} more" if len(report.open) > _NAMED else ""
     confirmed = len(report.rows) - len(report.open)
-    close = bool(report.contradicted) and all(row.wrong.rounding for row in report.contradicted if row.wrong)
+    close = bool(report.contradicted) and all(row.is_close for row in report.contradicted)
     reason = report.open[0].reason or "no operator of the source fits"
     return (
         f"{confirmed} of {plural(len(report.rows), 'operator')} hold for every input; covered by samples only: "

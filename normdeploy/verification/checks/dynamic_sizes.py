@@ -130,17 +130,16 @@ def _at(context: Context, sizes: dict[str, int], batch: str | None) -> list[str]
         joined = join(context, batch, sizes[batch])
         if joined is not None:
             return _judged_joined(context, joined)
-    first: Refused | GraphError | None = None
+    refused: list[Refused | GraphError] = []
     for specs in (context.specs, *_with_lengths(context, sizes, batch)):
         family = drawn_at(context, sizes, _words(sizes), seed=sum(sizes.values()), specs=specs)
         try:
             case = context.case(family, runs=_RUNS)
         except (Refused, GraphError) as error:
-            first = first or error
+            refused.append(error)
             continue
         return _judged(context, case)
-    if first is not None:
-        context.not_checked.append(f"dynamic dimension {_words(sizes)}: {why(first)}")
+    context.not_checked.append(f"dynamic dimension {_words(sizes)}: {why(refused[0])}")
     return None
 
 

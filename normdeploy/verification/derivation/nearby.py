@@ -25,14 +25,13 @@ def nearby(relation: Relation, node: ir.Node, value: ir.Value) -> Iterator[Targe
     Args:
         relation: what is known. node: of the file. value: its result.
     """
-    for step in back(relation.file, value):  # a factor behind a product, which the source has in front of it
-        for w, _ in relation.by_file.get(step.value, ()) if step.nodes else ():
-            rank = relation.rank(w)
-            if rank is not None and relation.alike(w, value):
-                yield identity(w, rank)
+    mapped = [step.value for step in back(relation.file, value) if step.nodes]
+    scaled = [
+        w for v in mapped for w, _ in relation.by_file.get(v, ())
+    ]  # a factor that the source has further in front
     read = [*(v for v in node.inputs if v is not None), *first_moved(value, relation.by_file)]
     read += [step.value for v in read for step in back(relation.file, v)]
-    for w in relation.near(read):
+    for w in (*scaled, *relation.near(read)):
         rank = relation.rank(w)
         if rank is not None and relation.alike(w, value):
             yield identity(w, rank)

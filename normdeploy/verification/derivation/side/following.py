@@ -139,8 +139,9 @@ class Following:
 
 
 def with_lengths(graph: ir.Graph, shapes: Mapping[str, Shape | Tensor]) -> Iterator[Mapping[str, Shape | Tensor]]:
-    """Yield an assignment with its vectors of integers holding each of its sizes, the largest first: 0 as a length
-    makes masks that nothing else fits.
+    """Yield an assignment with its vectors of integers holding each of its sizes, the largest first.
+
+    They may be lengths, of which 0 makes masks that fit nothing else.
 
     Args:
         graph: whose inputs are fed. shapes: of each input, by name.

@@ -19,7 +19,7 @@ def kept_operand(side: Side, node: ir.Node) -> ir.Value | None:
     return None if found is None or side.is_constant(found) else found
 
 
-def first_operand(side: Side, node: ir.Node) -> ir.Value | None:
+def _first(side: Side, node: ir.Node) -> ir.Value | None:
     """Return the first operand of an operator where sizes beyond those that were tried do not decide on the others."""
     if not node.inputs or any(decides(side, read) for read in inputs_of(node)[1:]):
         return None
@@ -28,14 +28,14 @@ def first_operand(side: Side, node: ir.Node) -> ir.Value | None:
 
 def _of_one_element(side: Side, node: ir.Node) -> ir.Value | None:
     """Return a fold of axes of one element each, which is that element; where sizes vary, it may be of several."""
-    return first_operand(side, node) if side.one_size else None
+    return _first(side, node) if side.one_size else None
 
 
 def _dropout(side: Side, node: ir.Node) -> ir.Value | None:
     inputs = inputs_of(node)
     if len(inputs) > 2 and (inputs[2] is None or side.constant(inputs[2]) is None or side.constant(inputs[2])):
         return None
-    return first_operand(side, node)
+    return _first(side, node)
 
 
 def _chosen(side: Side, node: ir.Node) -> ir.Value | None:
@@ -77,9 +77,7 @@ def _written_whole(side: Side, node: ir.Node) -> ir.Value | None:
 
 
 _KEPT: Mapping[str, Callable[[Side, ir.Node], ir.Value | None]] = {
-    **dict.fromkeys(
-        ("Identity", "Cast", "CastLike", "Reshape", "Expand", "Squeeze", "Unsqueeze", "Flatten"), first_operand
-    ),
+    **dict.fromkeys(("Identity", "Cast", "CastLike", "Reshape", "Expand", "Squeeze", "Unsqueeze", "Flatten"), _first),
     "Dropout": _dropout,
     "Where": _chosen,
     "Concat": _joined_with_nothing,

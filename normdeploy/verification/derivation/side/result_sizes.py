@@ -16,7 +16,7 @@ from normdeploy.graph.traits import is_standard
 from normdeploy.verification.derivation.side.told_sizes import told_by_operands, told_with_statistics
 
 SMALL = 64
-"""Constants up to this size may decide a shape, and are told apart by their numbers."""
+"""Constants up to this size may decide a shape."""
 
 MOST = 20_000
 """Answers that a process keeps, of a few kilobytes each at most."""
