@@ -195,7 +195,8 @@ def test_each_part_of_what_a_map_reads_is_asked_what_it_carries(place: int) -> N
          float[2] o = {{1, 2}}, float[2] z = {{0.5, 0.2}}, float[6] g = {{{", ".join(map(str, gamma))}}},
          float[6] b = {{0.5, 0.3, 0.2, 0.4, 0.6, 0.1}}, float[6] v = {{1, 1, 1, 1, 1, 1}}> {{
           c0 = Conv (x, w)  c1 = Conv (x, w)  c2 = Conv (x, w)  {"  ".join(norms)}
-          j = Concat <axis = 1> (c0, c1, c2)  n = BatchNormalization (j, g, b, b, v)  r = Relu (n)  y = Conv (r, k) }}"""
+          j = Concat <axis = 1> (c0, c1, c2)  n = BatchNormalization (j, g, b, b, v)
+          r = Relu (n)  y = Conv (r, k) }}"""
     source = parser.parse_model(HEAD + text)
     result = rewrite(ir.from_proto(source))
     (row,) = (row for row in result.ledger.kept if row.where == "n")
