@@ -232,6 +232,15 @@ def test_reductions(graph, fold, seed, kind, keepdims, behind, rank, dtype):
     assert fold(g).folded().agree_exactly(g.feeds(rng, N=2)).ops[kind] == 1
 
 
+@given(SEED, st.sampled_from(["ReduceSum", "ReduceMean"]), st.sampled_from([(1,), (1, 2)]), DTYPES)
+def test_few_shifts_that_differ_are_summed_up(graph, fold, seed, kind, axes, dtype):
+    rng = np.random.default_rng(seed)
+    g = graph(dtype=dtype)
+    x = g.op("Add", g.input("x", ["N", 3, 4, 5]), rng.normal(size=(3, 1, 1)))
+    g.output(conv(g, g.op(kind, x, np.array(axes)), 1, 2, rng, spatial=2))
+    assert fold(g).folded().agree_exactly(g.feeds(rng, N=2)).ops == {kind: 1, "Conv": 1}
+
+
 def test_reduction_refusals(graph, fold):
     rng = np.random.default_rng(0)
     g = graph()
