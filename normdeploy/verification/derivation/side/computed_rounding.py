@@ -73,13 +73,12 @@ def _in_float32(side: Side, value: ir.Value, known: dict[ir.Value, torch.Tensor]
         tensor, node = side.tensor(value), value.producer()
         if tensor is not None:
             known[value] = as_constant(tensor, torch.float32)
-        elif side.type_of(value) not in FLOATS:
+        elif side.type_of(value) not in FLOATS or node is None:
             numbers = side.numbers(value)
-            if numbers is None:
+            if numbers is None:  # what an input decides, where only its size is read in the end
                 raise GraphError(f"{value.name!r} is not known")
             known[value] = torch.from_numpy(np.array(numbers[0]))
         else:
-            assert node is not None  # it is no input: it is the same whatever is fed
             operands = [None if read is None else _in_float32(side, read, known) for read in inputs_of(node)]
             found = evaluate_node(node, operands, dtype=torch.float32, opset_imports=side.imports)
             known.update(zip(node.outputs, found, strict=False))
