@@ -111,7 +111,7 @@ class Regions:
         spreads = {way(size) for size in sizes for way in (float, math.sqrt, _inverse, lambda n: _inverse(n) ** 0.5)}
         for spread in sorted(spreads):
             for point in self.drawn(shapes, points[0].k, spread):
-                if self._is_noise(point):
+                if self.is_noise(point):
                     continue
                 wrong = differs(point.want, point.have)
                 if wrong is not None:
@@ -143,7 +143,7 @@ class Regions:
             return differs(point.have, self._have(point.drawn, point.k, number)) is not None
         return differs(point.want, self._want(point.drawn, point.k, number)) is not None
 
-    def _is_noise(self, point: Point) -> bool:
+    def is_noise(self, point: Point) -> bool:
         """Tell whether rounding moves results at a point, or whether they leave the range of numbers there."""
         if not bool(torch.isfinite(point.want).all() & torch.isfinite(point.have).all()):
             return True
