@@ -11,7 +11,8 @@ from normdeploy.verification.derivation.related.report import Report
 
 HEAD = '<ir_version: 10, opset_import: ["": 20]> g (float[2,3,4,4] x) => (float[2,3,4,4] z, float[2,3,4,4] y) '
 NORM = """ {o}m = ReduceMean({i}, axes) {o}c = Sub({i}, {o}m) {o}q = Mul({o}c, {o}c) {o}v = ReduceMean({o}q, axes)
- {o}e = Add({o}v, epsilon) {o}r = Sqrt({o}e) {o}d = Div({o}c, {o}r) {o}g = Mul({o}d, gain_{o}) {o} = Add({o}g, bias_{o})"""
+ {o}e = Add({o}v, epsilon) {o}r = Sqrt({o}e) {o}d = Div({o}c, {o}r)
+ {o}g = Mul({o}d, gain_{o}) {o} = Add({o}g, bias_{o})"""
 GAINS = "gain_{o} = {{2, 3, 4}}, float[{n}] bias_{o} = {{0.5, -1, 0.25}}"
 SOURCE = (
     f"{HEAD}<int64[1] axes = {{1}}, float epsilon = {{1e-5}}, "
