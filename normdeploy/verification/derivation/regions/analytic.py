@@ -81,12 +81,12 @@ def _confirmed(
 ) -> Finding:
     """Confirm it from what is known; if ``moves`` is given, also from what a Transpose makes something known of."""
 
-    def known(v: ir.Value) -> bool:
+    def begins(v: ir.Value) -> bool:
         return v is not value and (_is_told(relation, v) or (moves is not None and _is_moved(relation, v, moves)))
 
     try:
         leaves: dict[ir.Value, None] = {}
-        theirs = _region(relation.file, value, known, leaves)
+        theirs = _region(relation.file, value, begins, leaves)
         claims: dict[ir.Value, Claim] = {}
         there = {**leaves, **dict.fromkeys(moves or ())}
         ours = _region(relation.source, target.value, lambda w: _claimed(relation, w, there, claims), {})
