@@ -1,6 +1,7 @@
 """What holds for every test."""
 
 import gc
+import logging
 import os
 import random
 import shutil
@@ -12,7 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from _pytest import logging as pytest_logging
+from _pytest.assertion import rewrite
 from hypothesis import settings
+from hypothesis.internal.conjecture import providers
 from short_turns import SHORT
 
 # Tests run side by side (pytest -n auto), one core each: several threads apiece would wait for one another.
@@ -40,9 +44,44 @@ if _MEMORY.is_dir() and shutil.disk_usage(_MEMORY).free > 8 << 30 and not os.sta
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
-# The same draws in every run: what fails, fails for everybody. --hypothesis-profile=default draws anew.
+# The same draws in every run: what fails, fails for everybody. --hypothesis-profile=default draws anew. And whatever is
+# imported: Hypothesis reads all our sources for constants to draw, 1.2 s in each process of a fresh checkout.
 settings.register_profile("repeatable", derandomize=True)
 settings.load_profile("repeatable")
+providers._get_local_constants = lambda: providers._local_constants
+
+
+class _OfRoot(pytest_logging.catching_logs[logging.Handler]):
+    """Hear what reaches the root logger: six handlers a test on each of torch's sixty others take 0.4 ms."""
+
+    def __enter__(self) -> logging.Handler:
+        root = logging.getLogger()
+        root.addHandler(self.handler)
+        self.attached_loggers.append(root)
+        if self.level is not None:
+            self.handler.setLevel(self.level)
+            self.orig_level = root.level
+            root.setLevel(min(root.level, self.level))
+        return self.handler
+
+
+pytest_logging.catching_logs = _OfRoot  # type: ignore[misc]
+
+_READ_ANEW = pytest.StashKey[Callable[[], None]]()
+_WAITS = pytest.StashKey[Callable[[int], None]]()
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Let each worker of a fresh checkout rewrite a part of the tests; else all of them rewrite all, 5 s each."""
+    given = getattr(session.config, "workerinput", None)
+    if given is None:
+        return
+    tests = sorted(Path(__file__).parent.rglob("test_*.py"))
+    for path in tests[int(given["workerid"].removeprefix("gw")) :: given["workercount"]]:
+        kept = rewrite.get_cache_dir(path) / (path.stem + rewrite.PYC_TAIL)
+        if not kept.exists() and rewrite.try_makedirs(kept.parent):
+            digest, code = rewrite._rewrite_test(path, session.config)
+            rewrite._write_pyc(session.config.stash[rewrite.assertstate_key], code, digest, kept)
 
 
 def pytest_collection() -> None:
@@ -78,29 +117,24 @@ def _seeded() -> None:
         torch.default_generator.manual_seed(0)
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _torchlib() -> Iterator[Callable[[], None]]:
-    """Let traces share torch's tables of operators: half of a small network's export."""
+@pytest.hookimpl(wrapper=True)
+def pytest_runtestloop(session: pytest.Session) -> Iterator[Any]:
+    """Put in force what holds for all tests of a process: a fixture of theirs would be asked for by each, 0.1 ms."""
+    if not session.items:  # the process that hands out tests to others
+        return (yield)
     from torch_tables import made_once
 
-    with made_once(_keep_for_good) as read_anew:
-        yield read_anew
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _disk() -> Iterator[Callable[[int], None]]:
-    """Let no file wait until the disk holds it, 3 ms for each of some ten thousand: no test cuts the power.
-
-    A handle that is none is refused as before; processes that tests start wait. Yields what waits.
-    """
-    waits = os.fsync
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch, made_once(_keep_for_good) as read_anew:
+        session.config.stash[_READ_ANEW], session.config.stash[_WAITS] = read_anew, os.fsync
+        # No file waits until the disk holds it, 3 ms for each of some ten thousand: no test cuts the power. A handle
+        # that is none is refused as before; processes that tests start wait.
         patch.setattr(os, "fsync", os.fstat)
-        yield waits
+        _let_threads_sleep(patch)
+        _build_commands_once(patch)
+        return (yield)
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _sleeping_threads() -> Iterator[None]:
+def _let_threads_sleep(patch: pytest.MonkeyPatch) -> None:
     """Let onnxruntime's threads sleep where they would spin: beside the other workers' tests they are half of a search.
 
     A fresh session's second thread spins for 2.5 ms. Their number is as asked for, and with it each result.
@@ -123,20 +157,15 @@ def _sleeping_threads() -> Iterator[None]:
                 given.add_session_config_entry(kind, "0")
         opens(self, model, given, *args, **named)
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(options, "add_session_config_entry", add)
-        patch.setattr(session, "__init__", opened)
-        yield
+    patch.setattr(options, "add_session_config_entry", add)
+    patch.setattr(session, "__init__", opened)
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _commands() -> Iterator[None]:
+def _build_commands_once(patch: pytest.MonkeyPatch) -> None:
     """Build typer's tree of commands once a process: nine tenths of a refused command's time (typer 0.29)."""
     from typer import testing
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(testing, "_get_command", cache(testing._get_command))
-        yield
+    patch.setattr(testing, "_get_command", cache(testing._get_command))
 
 
 @pytest.fixture(scope="session")
@@ -153,9 +182,24 @@ def forked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 
 @pytest.fixture
-def torchlib_read_anew(_torchlib: Callable[[], None]) -> None:
+def heard(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> pytest.LogCaptureFixture:
+    """Hear torch's loggers as well, which hand nothing on to the root."""
+    for logger in logging.getLogger().manager.loggerDict.values():
+        if isinstance(logger, logging.Logger):
+            monkeypatch.setattr(logger, "propagate", True)
+    return caplog
+
+
+@pytest.fixture
+def torchlib_read_anew(pytestconfig: pytest.Config) -> None:
     """Let this test's first export read torch's operators again, with all that torch says while it does."""
-    _torchlib()
+    pytestconfig.stash[_READ_ANEW]()
+
+
+@pytest.fixture
+def waiting_disk(pytestconfig: pytest.Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let files wait until the disk holds them, as outside of tests."""
+    monkeypatch.setattr(os, "fsync", pytestconfig.stash[_WAITS])
 
 
 @pytest.fixture

@@ -38,9 +38,8 @@ from normdeploy.nn.weight_files import _Stream, save_torch, write_weights
 
 
 @pytest.fixture(autouse=True)
-def _waited_for(_disk: Callable[[int], None], monkeypatch: pytest.MonkeyPatch) -> None:
+def _waited_for(waiting_disk: None) -> None:
     """Wait for the disk, as programs do: writers at once then stand between two renames for longer."""
-    monkeypatch.setattr(os, "fsync", _disk)
 
 
 def _folder(place: Path) -> None:

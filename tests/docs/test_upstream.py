@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import warnings
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,26 @@ import onnxruntime
 import pytest
 import torch
 
-PAGES = sorted((Path(__file__).parents[2] / "docs" / "upstream").glob("*.md"))
+ROOT = Path(__file__).parents[2]
+PAGES = sorted((ROOT / "docs" / "upstream").glob("*.md"))
+SLOW = {"torch-onnx"}  # thirty exports, 11 s; what they show changes with the versions alone
+
+
+def named(text: str, libraries: Iterable[str]) -> list[tuple[str, str]]:
+    return [(name, version) for name in libraries for version in re.findall(rf"\b{name} (\d+\.\d+\.\d+)", text)]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_a_page_is_of_the_versions_that_are_tested(page: Path) -> None:
+    """Whoever raises a version in constraints.txt runs the reproductions again, with ``-m slow`` as well."""
+    tested = dict(re.findall(r"^([\w-]+)==([\d.]+)", (ROOT / "constraints.txt").read_text(), re.MULTILINE))
+    for name, version in named(page.read_text(encoding="utf-8"), ("torch", "onnx", "onnxruntime", "onnxscript")):
+        assert version == tested[name], f"{page.name} was written for {name} {version}"
+
+
+@pytest.mark.parametrize(
+    "page", [pytest.param(page, marks=[pytest.mark.slow] * (page.stem in SLOW), id=page.stem) for page in PAGES]
+)
 def test_reproductions(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     text = page.read_text(encoding="utf-8")
@@ -28,10 +45,9 @@ def test_reproductions(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPat
         installed["OpenVINO"] = openvino.__version__.partition("-")[0]
     if page.stem in ("onnxscript", "onnxslim"):
         installed[page.stem] = pytest.importorskip(page.stem).__version__
-    for name, version in installed.items():
-        for named in re.findall(rf"\b{name} (\d+\.\d+\.\d+)", text):
-            if named != version:
-                pytest.skip(f"{page.name} was written for {name} {named}; this is {version}: look again")
+    for name, version in named(text, installed):
+        if version != installed[name]:
+            pytest.skip(f"{page.name} was written for {name} {version}; this is {installed[name]}: look again")
     room: dict[str, Any] = {}
     blocks = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     assert blocks

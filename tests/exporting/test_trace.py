@@ -369,7 +369,7 @@ def test_nothing_is_printed_and_streams_are_untouched(capfd, torchlib_read_anew)
     assert (sys.stdout, sys.stderr) == streams
 
 
-def test_what_is_put_at_indices_is_traced_without_a_word(caplog):
+def test_what_is_put_at_indices_is_traced_without_a_word(heard):
     class Unpooled(nn.Module):
         def forward(self, x, places):
             return nn.functional.max_unpool2d(x, places, 2)
@@ -378,7 +378,7 @@ def test_what_is_put_at_indices_is_traced_without_a_word(caplog):
     traced = trace(Unpooled(), (pooled, places))
     truth = nn.functional.max_unpool2d(pooled, places, 2)
     np.testing.assert_array_equal(run(traced)[0], truth)
-    assert not [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+    assert not [record.getMessage() for record in heard.records if record.levelno >= logging.WARNING]
 
 
 @pytest.mark.parametrize("version", [17, 99])

@@ -394,9 +394,9 @@ def test_torch_computes_in_float32_on_a_gpu_too_and_is_given_back():
 @pytest.mark.parametrize(
     "name", ["onnxscript.optimizer._constant_folding", "torch.onnx._internal.exporter._registration"]
 )
-def test_what_the_libraries_say_while_a_peer_is_made_is_not_shown(name: str, caplog: pytest.LogCaptureFixture):
+def test_what_the_libraries_say_while_a_peer_is_made_is_not_shown(name: str, heard: pytest.LogCaptureFixture):
     with quiet_torch():
         logging.getLogger(name).warning("Evaluation failed")
-    assert not caplog.records
+    assert not heard.records
     logging.getLogger(name).warning("heard again")
-    assert caplog.messages == ["heard again"]
+    assert heard.messages == ["heard again"]

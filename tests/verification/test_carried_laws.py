@@ -258,6 +258,15 @@ LAWS: dict[str, list[Law]] = {
         name: list(unary(f"{name}<keepdims = 1>(a, k)", known=AXIS))
         for name in ("ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin", "ReduceL1", "ReduceL2")
     },
+    **{
+        f"{name} of shifts that differ": [
+            Law(f"{name}<keepdims = 1>(a, k)", (scale, t), (scale, 1.0), (shift, 0.0), SQUARE, AXIS)
+            for scale in (1.0, -2.0, ROW, COLUMN) for shift in (ROW, ROW * COLUMN) for t in (0.0, *(
+                count * array for count in (1.0, 3.0)
+                for array in (shift, shift.sum(1, keepdims=True), shift.mean(1, keepdims=True))))
+        ]
+        for name in ("ReduceMean", "ReduceSum")
+    },
     "Pad": list(unary("Pad(a, p)", known=WIDE))
     + [Law("Pad(a, p)", (2.0, 1.0), (2.0, 1.0), (1.0, 0.0), SQUARE, WIDE, "Pad(a, p, v)", {"v": np.array(v)})
        for v in (-0.5, 0.5, -1.0)]

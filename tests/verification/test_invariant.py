@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from normdeploy.verification import verify
+from normdeploy.verification import check_context, verify
+from normdeploy.verification.check_levels import LEVELS
 
 Write = Callable[..., Path]
 
@@ -59,3 +61,21 @@ def test_what_nearly_cancels_does_not(write: Write, factor: float):
     path = write(big, axes=np.asarray([1], np.int64), **constants(), **extra)
     notes = [m.note for s in verify(path, path, level="thorough").sites for m in s.mutants if m.name == "shift dropped"]
     assert any("cancels" in note for note in notes) == (factor == 1.0)
+
+
+@pytest.mark.parametrize("afforded", [0.0, 1e-9, 1.0])
+def test_what_it_takes_is_counted_and_bounded(write: Write, monkeypatch: pytest.MonkeyPatch, afforded: float):
+    """Two norms whose shifts cancel: with no work left neither is looked at, with the least work one is."""
+    again = MIXED.replace("y = Add(x, token) }", "z = Add(x, token) ")
+    again += """k = LayerNormalization<axis=-1>(z, scale, shift) among = ReduceMean<keepdims=1>(k, axes)
+        other = Sub(among, k) y = Add(z, other) }"""
+    path = write(again, axes=np.asarray([1], np.int64), **constants())
+    monkeypatch.setitem(LEVELS, "thorough", replace(LEVELS["thorough"], work=10.0))
+    monkeypatch.setattr(check_context, "DECIDING", afforded)
+    verdict = verify(path, path, level="thorough")
+    shown = sum("cancels behind" in m.note for s in verdict.sites for m in s.mutants if m.name == "shift dropped")
+    assert shown == {0.0: 0, 1e-9: 1, 1.0: 2}[afforded]
+    left = [text for text in verdict.not_checked if "cancels behind" in text]
+    named = {0: "2 sites", 1: "1 site", 2: ""}[shown]
+    assert left == ([f"whether what is changed at {named} cancels behind it (level thorough)"] if named else [])
+    assert (verdict.status == "pass") == (shown == 2)

@@ -165,7 +165,10 @@ def _elected(system: System, votes: _Votes, allowed: _Allowed | None) -> Floats:
     chosen = _won(candidates, np.ones(system.size), system.signs.known[: system.size])
     if not system.signs.any_tied:
         return chosen
-    return _won(candidates, np.ones(system.size), system.signs.settled(np.sign(chosen).astype(np.int8)))
+    signs = system.signs.settled(np.sign(chosen).astype(np.int8))
+    if (signs * chosen > 0).all():  # what has won has its sign already
+        return chosen
+    return _won(candidates, np.ones(system.size), signs)
 
 
 _Candidates = tuple[Ints, Floats, Floats, Floats]

@@ -73,14 +73,21 @@ class Gauge:
         index = tuple(slice(0, 1) if axis in along else slice(None) for axis in range(self.rank))
         return self.each(lambda array: array[index])
 
+    def varies(self, axis: int, *, scale: bool = True) -> bool:
+        """Tell whether cells along an axis differ, in their shifts alone or also in what scales them.
+
+        A factor of no shift tells nothing; of x beside -x the unknowns are the same.
+        """
+        first = self.first([axis])
+        return first is not self and bool(
+            (scale and (first.scale_of != self.scale_of).any())
+            or (first.shift_of != self.shift_of).any()
+            or ((first.factor != self.factor) & (self.shift_of != 0)).any()
+        )
+
     def times(self, factor: float) -> Gauge:
         """Return the gauge with its shift times a number."""
         return replace(self, factor=self.factor * factor)
-
-    @property
-    def told_by(self) -> tuple[Ints, Ints, Floats]:
-        """What tells cells apart; a factor of no shift is 0. Of x beside -x the unknowns are the same."""
-        return self.scale_of, self.shift_of, np.where(self.shift_of != 0, self.factor, 0.0)
 
     @property
     def unshifted(self) -> Gauge:
@@ -97,6 +104,15 @@ def fixed(rank: int) -> Gauge:
     """Return s = 1, t = 0."""
     nought = np.zeros((1,) * rank, np.int64)
     return Gauge(nought, nought, nought.astype(np.float64))
+
+
+def joined(gauges: Sequence[Gauge]) -> Gauge:
+    """Return the cells of gauges, one behind the other, along one axis."""
+    return Gauge(
+        np.concatenate([gauge.scale_of.reshape(-1) for gauge in gauges]),
+        np.concatenate([gauge.shift_of.reshape(-1) for gauge in gauges]),
+        np.concatenate([gauge.factor.reshape(-1) for gauge in gauges]),
+    )
 
 
 def common(*gauges: Gauge) -> Cells:

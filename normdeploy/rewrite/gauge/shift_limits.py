@@ -14,7 +14,7 @@ Source: measured by ``python benchmarks/fold_numerics.py`` (docs/graphs-from-any
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import onnx_ir as ir
@@ -130,17 +130,16 @@ def burdens(gone: Sequence[ir.Node], solution: Solution) -> dict[ir.Node, str]:
     """Return the maps for which what several read carries more than :data:`LARGEST` times its size, and how much."""
     found: dict[ir.Node, str] = {}
     for node in gone:
-        shared = _shared(node, solution)
-        if shared is None:
+        carried = [solution.shift(solution.ties.of[value]) for value in _shared(node, solution)]
+        if not carried:
             continue
-        carried = solution.shift(solution.ties.of[shared])
         factor = affine_map(node).scale
         with np.errstate(divide="ignore"):
             unit = float(np.median(1 / np.abs(factor)))
         (*others, origin) = origins_of(node) or [None]
         if origin is not None and not others and DEVIATION in origin.detail:
             unit = min(unit, float(origin.detail[DEVIATION]))
-        size = float(np.sqrt(np.square(carried).mean()))
+        size = max(float(np.sqrt(np.square(shift).mean())) for shift in carried)
         if size <= LARGEST * unit:
             continue
         own = solution.shift(solution.ties.operand(node, 0))  # what several read may be some of the map's channels
@@ -158,18 +157,19 @@ def burdens(gone: Sequence[ir.Node], solution: Solution) -> dict[ir.Node, str]:
     return found
 
 
-def _shared(node: ir.Node, solution: Solution) -> ir.Value | None:
-    """Return the nearest value in front of a map that several read, and that carries a shift for it."""
-    queue = [*node.inputs[:1]]
+def _shared(node: ir.Node, solution: Solution) -> Iterator[ir.Value]:
+    """Yield the nearest values in front of a map that several read, and that carry a shift for it; of each part one."""
+    queue, seen = [*node.inputs[:1]], set[ir.Value]()
     while queue:
         value = queue.pop(0)
         gauge = None if value is None else solution.ties.of.get(value)
-        if value is None or gauge is None or not solution.shift(gauge).any():
+        if value is None or value in seen or gauge is None or not solution.shift(gauge).any():
             continue
+        seen.add(value)
         if len(readers(value)) > 1:
-            return value
+            yield value
+            continue
         producer = value.producer()
         rule = None if producer is None else rule_of(producer)
         if producer is not None and rule is not None and not rule.absorbs and producer not in solution.ties.parts:
             queue += producer.inputs
-    return None

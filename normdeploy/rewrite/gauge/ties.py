@@ -251,10 +251,10 @@ class Ties:
         parts = found.unknowns, found.coefficients, found.constant
         scales = [array.reshape(*gauge.cells, -1) for array in parts]
         for axis in range(gauge.rank):
-            first = gauge.first([axis])
-            apart = (array != array.take([0], axis) for array in (*scales, *gauge.told_by[1:]))
-            if first is not gauge and not any(differs.any() for differs in apart):
-                gauge, scales = first, [array.take([0], axis) for array in scales]
+            first = [array.take([0], axis) for array in scales]
+            apart = (one != whole for one, whole in zip(first, scales, strict=True))
+            if not gauge.varies(axis, scale=False) and not any(differs.any() for differs in apart):
+                gauge, scales = gauge.first([axis]), first
         return gauge
 
     def alike(self, left: Sequence[Gauge], right: Sequence[Gauge], tie: Tie) -> bool:

@@ -1,4 +1,4 @@
-"""Rows from CSV files: pyarrow.csv reads them, part by part; cells that it cannot read are looked at one by one."""
+"""Rows from CSV files: pyarrow.csv cuts parts into cells; those that Arrow cannot read are looked at one by one."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import math
 import os
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from io import BytesIO, TextIOWrapper
 from pathlib import Path
 from typing import IO, Any
@@ -117,61 +118,59 @@ class CsvSource:
             with self._files[part.file].open("rb") as stream:
                 stream.seek(part.first)
                 text, bad = stream.read(part.size), dict[int, str]()
-            text = text if part.first else text.removeprefix(_MARK)
-            table = self._at_once(text) if is_plain(text) else None
-            yield self._columns.block(self._by_records(text, bad) if table is None else table, bad)
+            table, dtypes = self._cells(text if part.first else text.removeprefix(_MARK), bad), self._columns.dtypes
+            columns = {
+                name: _column(name, table.column(name).combine_chunks(), kind, dtypes.get(name, ""), bad)
+                for name, kind in self._types.items()
+            }
+            yield self._columns.block(pa.table(columns), bad)
 
-    def _at_once(self, text: bytes) -> pa.Table | None:
-        """Return the columns used; None where Arrow refuses a cell, or may read another number than is written."""
-        if any(map(pa.types.is_integer, self._types.values())) and (b"0x" in text or b"0X" in text):
-            return None  # Arrow reads hexadecimal numbers
-        options = pacsv.ConvertOptions(
-            include_columns=list(self._types), column_types=self._types, null_values=[""], strings_can_be_null=False
-        )
-        reading = pacsv.ReadOptions(column_names=self._names, block_size=max(1 << 20, len(text) // 8))
-        try:
-            table = pacsv.read_csv(BytesIO(text), reading, pacsv.ParseOptions(newlines_in_values=b'"' in text), options)
-        except pa.ArrowInvalid:  # the cell that it is about is found below
-            return None
-        floats = [table.column(name) for name, kind in self._types.items() if pa.types.is_floating(kind)]
-        return None if any(pc.any(pc.is_inf(column)).as_py() for column in floats) else table  # 1e400 becomes infinite
-
-    def _by_records(self, text: bytes, bad: dict[int, str]) -> pa.Table:
-        """Return the columns used; why rows are bad is added to ``bad``."""
-        rows = list[list[str]]()
-        lines = TextIOWrapper(BytesIO(text), _BYTES, newline="")
-        for _, cells, fault in records(lines, len(self._names), self._read):
+    def _cells(self, text: bytes, bad: dict[int, str]) -> pa.Table:
+        """Return the cells of the columns used, as bytes; records that are none have empty ones and go to ``bad``."""
+        if is_plain(text):
+            reading = pacsv.ReadOptions(column_names=self._names, block_size=max(1 << 20, len(text) // 8))
+            types, parsing = (
+                dict.fromkeys(self._types, pa.binary()),
+                pacsv.ParseOptions(newlines_in_values=b'"' in text),
+            )
+            options = pacsv.ConvertOptions(include_columns=list(types), column_types=types)
+            with suppress(pa.ArrowInvalid):  # a record has more cells or fewer: which one is found below
+                return pacsv.read_csv(BytesIO(text), reading, parsing, options)
+        rows, empty = list[list[str]](), [""] * len(self._names)
+        for _, cells, fault in records(TextIOWrapper(BytesIO(text), _BYTES, newline=""), len(empty), self._read):
             if fault:
                 bad[len(rows)] = fault
-                rows.append([""] * len(self._names))
-            elif cells:  # the line is not blank
-                rows.append(cells)
-        columns = {}
-        for name, kind in self._types.items():
-            at = self._names.index(name)
-            columns[name] = _column(name, [cells[at] for cells in rows], kind, self._columns.dtypes.get(name, ""), bad)
-        return pa.table(columns)
+            if fault or cells:  # the line is not blank
+                rows.append(empty if fault else cells)
+        places = {name: self._names.index(name) for name in self._types}
+        return pa.table({name: pa.array([row[at].encode(_BYTES) for row in rows]) for name, at in places.items()})
 
 
-def _column(name: str, cells: list[str], kind: pa.DataType, dtype: str, bad: dict[int, str]) -> pa.Array:
+def _column(name: str, cells: pa.Array, kind: pa.DataType, dtype: str, bad: dict[int, str]) -> pa.Array:
     """Return the values of a column's cells, null where they are empty or no number, which is added to ``bad``."""
-    texts = pa.array(cells, pa.string())
-    sure = pc.match_substring_regex(texts, _SURE[kind])
-    odd = []
+    with suppress(pa.ArrowInvalid):  # a cell is none that Arrow reads: it is found below
+        if pa.types.is_string(kind):
+            return cells.cast(kind)
+        values = pc.ascii_trim_whitespace(cells.view(pa.string())).cast(kind)
+        floating = pa.types.is_floating(kind)  # Arrow reads 1e400 as infinite, and hexadecimal integers
+        if not pc.any(pc.is_inf(values) if floating else pc.match_substring_regex(cells, "[xX]")).as_py():
+            return values
+    sure, odd = pc.match_substring_regex(cells, _SURE[kind]), list[Any]()
     for at in np.flatnonzero(~sure.to_numpy(zero_copy_only=False)).tolist():
-        value, expected = _value(cells[at], kind, dtype)
+        cell = cells[at].as_py()
+        value, expected = _value(cell, kind, dtype)
         if expected:
-            shown = cells[at].encode(_BYTES).decode(errors="replace")
+            shown = cell.decode(errors="replace")
             bad.setdefault(at, f"column {name!r} is {shown!r}; expected {expected}: correct or remove the row")
         odd.append(value)
-    values = pc.if_else(sure, texts, None).cast(kind)
+    values = pc.if_else(sure, cells, None).cast(pa.string()).cast(kind)
     return pc.replace_with_mask(values, pc.invert(sure), pa.array(odd, kind))
 
 
-def _value(cell: str, kind: pa.DataType, dtype: str) -> tuple[Any, str]:
+def _value(cell: bytes, kind: pa.DataType, dtype: str) -> tuple[Any, str]:
     """Return the value of one cell (None for an empty one) and "", or None and what was expected."""
     try:
-        text = cell.encode(_BYTES).decode()
+        text = cell.decode()
     except UnicodeDecodeError:
         return None, "UTF-8 text"
     if pa.types.is_string(kind):

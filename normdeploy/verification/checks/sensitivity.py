@@ -76,8 +76,7 @@ def check_sensitivity(context: Context) -> list[Check]:
         _try_family(context, case, groups, alive)
         context.tell("sensitivity", (number + 1) / len(context.cases))
     prove(context, groups, _unproven(targets))
-    for target in _unproven(targets):
-        prove_cancelling(context, target)
+    prove_cancelling(context, _unproven(targets))
     for target in _unproven(targets):
         prove_same_file(context, target)
     wrong: list[Check] = []

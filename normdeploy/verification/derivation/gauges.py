@@ -58,6 +58,12 @@ class Claim(ScaledValue):
     terms: Floats | float = 0.0
     again: int | None = None
 
+    @property
+    def summed(self) -> Floats:
+        """Size of what the shift was summed from; its own where a part of it guards a pole, and may not be lost."""
+        own: Floats = np.abs(self.shift)
+        return own if self.guard else np.maximum(own, self.terms)
+
     def then(self, scale: Floats, shift: Floats) -> Claim:
         """Return the claim for scale * w + shift."""
         moved = composed(scale, shift, self.scale, self.shift)

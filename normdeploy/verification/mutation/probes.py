@@ -31,7 +31,7 @@ from normdeploy.verification.judging.float64_outputs import logic_problems
 from normdeploy.verification.mutation.closest_mutant import closest_mutant
 from normdeploy.verification.mutation.cut_sides import Cut
 from normdeploy.verification.mutation.mutants import Site
-from normdeploy.verification.mutation.rerun import CleanRun, Target, difference_ratio, site_groups
+from normdeploy.verification.mutation.rerun import CleanRun, Target, by_site, difference_ratio, site_groups
 from normdeploy.verification.mutation.site_cuts import cut_at, values_to_cut_at
 from normdeploy.verification.record.answers import Check, Killer, Localization, Question, Side, Status
 from normdeploy.verification.record.measured import Ratios
@@ -61,7 +61,7 @@ def probe_sites(context: Context, targets: Sequence[Target]) -> list[Check]:
     made: dict[tuple[Evaluator, str], Cut | str] = {}
     tried: dict[str, float] = {}
     until, left = context.effort.last(), 0
-    for site, evaluator, known in _by_site(targets):
+    for site, evaluator, known in by_site(targets):
         mine = [t for t in known if t.report is None]  # what was fed in front may have killed them
         if not mine:
             continue
@@ -99,14 +99,6 @@ def probe_sites(context: Context, targets: Sequence[Target]) -> list[Check]:
     places = plural(len(tried), "site")
     text = f"{places} fed directly, which killed {plural(killed, 'mutant')} that no model input shows"
     return [Check(Question.SITE, Status.PASS, text, Ratios(max(tried.values()), sites=tuple(sorted(tried))))]
-
-
-def _by_site(targets: Sequence[Target]) -> list[tuple[Site, Evaluator, list[Target]]]:
-    groups: dict[Site, tuple[Site, Evaluator, list[Target]]] = {}
-    for target in targets:
-        groups.setdefault(target.site, (target.site, target.evaluator, []))[2].append(target)
-    places = {str(v.name): i for _, e, _ in groups.values() for i, n in enumerate(e.graph) for v in n.outputs}
-    return sorted(groups.values(), key=lambda group: places.get(group[0].output, len(places)))
 
 
 def _behind(held: Set[str], evaluator: Evaluator, targets: Sequence[Target]) -> list[Target]:

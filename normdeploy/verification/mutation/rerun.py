@@ -123,8 +123,8 @@ class CleanRun:
 
     def behind(self, site: Site, wrong: Tensor) -> list[Array]:
         """Return the graph's outputs with the output of a site of the main graph replaced."""
-        downstream = _downstream(self._graph, site.output)
-        replace = {name: tensor for name, tensor in self.kept.items() if name not in downstream}
+        dependent = downstream(self._graph, site.output)
+        replace = {name: tensor for name, tensor in self.kept.items() if name not in dependent}
         replace[site.output] = wrong
         with torch.no_grad():
             found = self.evaluator.run(dict(self.case.family.feeds), replace=replace, stand_ins=self._stand_ins)
@@ -155,7 +155,7 @@ def _constants(graph: ir.Graph) -> set[str]:
     return set(graph.initializers) | {str(output.name) for output in made if constant_tensor(output) is not None}
 
 
-def _downstream(graph: ir.Graph, name: str) -> set[str]:
+def downstream(graph: ir.Graph, name: str) -> set[str]:
     """Return the names of every value that depends on ``name``, itself included."""
     reached = {name}
     for node in graph:
@@ -254,6 +254,15 @@ def by_graph(targets: Sequence[Target]) -> list[tuple[Evaluator, list[Site]]]:
     for target in targets:
         found.setdefault(target.evaluator, {})[target.site] = None
     return [(evaluator, list(sites)) for evaluator, sites in found.items()]
+
+
+def by_site(targets: Sequence[Target]) -> list[tuple[Site, Evaluator, list[Target]]]:
+    """Return some mutants by their sites, in the order in which these run."""
+    groups: dict[Site, tuple[Site, Evaluator, list[Target]]] = {}
+    for target in targets:
+        groups.setdefault(target.site, (target.site, target.evaluator, []))[2].append(target)
+    places = {str(v.name): i for _, e, _ in groups.values() for i, n in enumerate(e.graph) for v in n.outputs}
+    return sorted(groups.values(), key=lambda group: places.get(group[0].output, len(places)))
 
 
 def site_groups(context: Context) -> list[tuple[Evaluator, list[Site]]]:

@@ -232,6 +232,15 @@ def test_reductions(graph, fold, seed, kind, keepdims, behind, rank, dtype):
     assert fold(g).folded().agree_exactly(g.feeds(rng, N=2)).ops[kind] == 1
 
 
+@given(SEED, st.sampled_from(["ReduceSum", "ReduceMean"]), st.sampled_from([(1,), (1, 2)]), DTYPES)
+def test_few_shifts_that_differ_are_summed_up(graph, fold, seed, kind, axes, dtype):
+    rng = np.random.default_rng(seed)
+    g = graph(dtype=dtype)
+    x = g.op("Add", g.input("x", ["N", 3, 4, 5]), rng.normal(size=(3, 1, 1)))
+    g.output(conv(g, g.op(kind, x, np.array(axes)), 1, 2, rng, spatial=2))
+    assert fold(g).folded().agree_exactly(g.feeds(rng, N=2)).ops == {kind: 1, "Conv": 1}
+
+
 def test_reduction_refusals(graph, fold):
     rng = np.random.default_rng(0)
     g = graph()
@@ -263,6 +272,26 @@ def test_resize(graph, fold, seed, mode, behind, rank, dtype):
         result.agree_exactly(g.feeds(rng, N=2))
     elif dtype == np.float64:  # onnx computes cubic weights in float32
         result.agree(g.feeds(rng, N=2), 1e-6)
+
+
+@given(SEED, st.sampled_from(["nearest", "linear", "cubic"]), BOOL, BOOL, DTYPES)
+def test_resize_to_computed_sizes(graph, fold, seed, mode, behind, listed, dtype):
+    """The samples are as many as come, so that torch's exporter computes what an interpolation's sizes are."""
+    rng = np.random.default_rng(seed)
+    g = graph(dtype=dtype, opset=18)
+    x = g.input("x", ["N", 3, 4, "W"])
+    front = conv(g, x, 3, 3, rng, spatial=2) if behind else g.batch_norm(x, 3, rng)
+    sizes, attributes = [g.op("Shape", front, end=2), np.array([8, 6])], {}
+    if listed:
+        sizes, attributes = [g.op("Shape", front, start=3), np.array([8])], {"axes": [3, 2]}
+    y = g.op("Resize", front, None, None, g.op("Concat", *sizes, axis=0), mode=mode, **attributes)
+    g.output(g.batch_norm(y, 3, rng) if behind else conv(g, y, 3, 3, rng, spatial=2))
+    result = fold(g).folded()
+    assert result.ops == {"Conv": 1, "Shape": 1, "Concat": 1, "Resize": 1}
+    if mode != "cubic":
+        result.agree_exactly(g.feeds(rng, N=2, W=5))
+    elif dtype == np.float64:  # onnx computes cubic weights in float32
+        result.agree(g.feeds(rng, N=2, W=5), 1e-6)
 
 
 def _float32(name, array):

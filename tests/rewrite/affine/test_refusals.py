@@ -98,6 +98,20 @@ CROSSING = {
     "Concat | moves along the axis where it varies, by what is known at run time only": Case(
         lambda g: end(g, g.op("Concat", mul(g, images(g, "L"), 3, 1), images(g, "M", name="z"), axis=2))
     ),
+    "Concat | moves along the axis where it varies, at more places than are followed": Case(
+        lambda g: conv(
+            g,
+            g.op("Concat", mul(g, images(g, 800), 3, 1), mul(g, images(g, 800, name="z"), 800), axis=1),
+            some(3, 6, 1),
+        )
+    ),
+    "any | its shift cannot leave: behind it {} cuts at 0, which a shift would move, and in front of it {} cuts at 0, "
+    "which a shift would move; {} is given": Case(
+        lambda g: g.op(
+            "Relu",
+            add(g, g.op("Concat", g.op("Relu", conv(g, images(g)), name="front"), images(g, name="z"), axis=1), 6, 1),
+        )
+    ),
     "any | the other side of a Cast, where {} would take it, holds fewer digits": Case(
         lambda g: (
             (

@@ -182,3 +182,22 @@ def test_a_constant_of_equal_numbers_is_added_to_a_sum_of_maps() -> None:
 def test_float64_holds_what_stands_for_infinity_and_no_zero_is_undone(graph: str) -> None:
     """A scale of 0 that was undone by its inverse would fit float64, and be wrong; a Cast to float32 rounds."""
     rewritten(graph, {"x": drawn(2, 3, 4, 5)}, rtol=1e-6)
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_each_part_of_what_a_map_reads_is_asked_what_it_carries(place: int) -> None:
+    """Of three streams that a Concat joins for a norm one has a channel that the norm has almost switched off."""
+    gamma = [1.0] * 6
+    gamma[2 * place] = 1e-6
+    norms = [f"n{at} = BatchNormalization (c{at}, o, z, z, o)  r{at} = Relu (n{at})" for at in range(3)]
+    text = f"""net (float[N, 2, H] x) => (float[N, 2, H] y, float[N, 2, H] r0, float[N, 2, H] r1, float[N, 2, H] r2)
+        <float[2, 2, 1] w = {{1, 2, -1, 0.5}}, float[2, 6, 1] k = {{1, -1, 2, 1, 0.5, 1, 2, 1, -1, 1, 0.5, 3}},
+         float[2] o = {{1, 2}}, float[2] z = {{0.5, 0.2}}, float[6] g = {{{", ".join(map(str, gamma))}}},
+         float[6] b = {{0.5, 0.3, 0.2, 0.4, 0.6, 0.1}}, float[6] v = {{1, 1, 1, 1, 1, 1}}> {{
+          c0 = Conv (x, w)  c1 = Conv (x, w)  c2 = Conv (x, w)  {"  ".join(norms)}
+          j = Concat <axis = 1> (c0, c1, c2)  n = BatchNormalization (j, g, b, b, v)
+          r = Relu (n)  y = Conv (r, k) }}"""
+    source = parser.parse_model(HEAD + text)
+    result = rewrite(ir.from_proto(source))
+    (row,) = (row for row in result.ledger.kept if row.where == "n")
+    assert "what others read in front of it would have to carry" in row.reason

@@ -100,6 +100,22 @@ def test_splitting_takes_steps_in_proportion_to_the_text(lines_looked_at):
         assert len(lines_looked_at) < 3 * len(text)
 
 
+def test_a_bad_cell_costs_its_column_a_second_look_and_no_other(tmp_path: Path, lines_looked_at: list[str]) -> None:
+    """One in each part made reading six times as long: its other columns went through the csv module as well."""
+    path = tmp_path / "t.csv"
+    path.write_text("a,b,note\n" + "1, 2,NA\n" * 50 + "NA,3,\n1e400,4,n\n")
+    source = CsvSource([path], [TensorSpec("x", "float32", ("n", 2))], ["a", "b"], ["note"], None)
+    (part,) = source.parts(100)
+    lines_looked_at.clear()
+    (block,) = source.read([part])
+    assert lines_looked_at == []
+    assert sorted(block.bad) == [50, 51]
+    assert "'a' is 'NA'; expected a number" in block.bad[50]
+    assert block.feeds["x"][:50].tolist() == [[1, 2]] * 50
+    assert block.feeds["x"][50:, 1].tolist() == [3, 4]
+    assert block.kept["note"].to_pylist() == ["NA"] * 50 + ["", "n"]
+
+
 def test_text_over_lines_in_columns_that_are_not_read_is_one_record(linear, tmp_path):
     long = "word\n" * 2000
     rows = [["note", "a", "b", "c"], ["x\ny", 1, 2, 3], [long, 4, 5, 6], ['say "hi"\r\n', 7, 8, 9]]
@@ -274,7 +290,7 @@ def test_parts_of_open_quotes_take_reads_in_proportion_to_the_file(
         assert rows == count * len(line.splitlines())
         read.append(sum(map(len, lines_looked_at)) / path.stat().st_size)
     assert max(read) < 5
-    assert max(read) < 1.2 * min(read)
+    assert max(read) <= 1.2 * min(read)
 
 
 def test_a_record_of_several_lines_behind_a_stray_quote() -> None:

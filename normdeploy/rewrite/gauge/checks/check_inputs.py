@@ -254,6 +254,8 @@ def _asked_shape(node: ir.Node) -> ir.Value | None:
     """Return the operand that says what shape the result has; None where none does."""
     if is_standard(node, "ConstantOfShape"):
         return required(node, 0)
+    if is_standard(node, "Resize"):
+        return optional(node, 3)
     return optional(node, 1) if has(node, Trait.SHAPED) else None
 
 

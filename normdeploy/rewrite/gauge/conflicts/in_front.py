@@ -46,39 +46,50 @@ def given_there(node: ir.Node, conflict: Conflict, ties: Ties) -> list[Limit]:
                 continue
             seen.add(inner)
             found = given_by(inner, ties, scale=scale)
-            if found is not None:
-                return [found]
+            if found:
+                return found
             part = ties.of[inner].scale_of if scale else ties.of[inner].shift_of
             if not part.all():
                 queue.append(inner)
     return []
 
 
-def given_by(value: ir.Value | None, ties: Ties, *, scale: bool) -> Limit | None:
-    """Return who makes a value that nothing in front of it can change; None for one that can be changed."""
-    way: list[ir.Node] = []
-    for _ in range(64):
-        if value is None or constant_tensor(value) is not None:
-            return None
-        gauge = ties.of.get(value)
-        unknowns = None if gauge is None else gauge.scale_of if scale else gauge.shift_of
-        if unknowns is None or unknowns.any():
-            return None
+def given_by(value: ir.Value | None, ties: Ties, *, scale: bool) -> list[Limit]:
+    """Return who makes a value, or the parts of it, that nothing in front of it can change; none where it can be."""
+    found, seen = list[Limit](), set[ir.Value]()
+    waiting = deque[tuple[ir.Value | None, tuple[ir.Node, ...]]]([(value, ())])
+    while waiting:
+        value, way = waiting.popleft()
+        if value is None or value in seen or not _is_given(value, ties, scale=scale) or len(way) > _FAR:
+            continue
+        seen.add(value)
         producer = value.producer()
         if producer is None or producer.graph is not ties.graph:
             told = f"the value '{value.name}' comes from outside this control-flow body"
             if value.is_graph_input():
                 told = f"{describe_end(value, value.graph or ties.graph, 'input')} is given"
-            return Limit(next(iter(ties.graph), None), told, tuple(way), given=True)
+            found.append(Limit(next(iter(ties.graph), None), told, way, given=True))
+            continue
         inner = _passed_on(producer, ties) or (_first_added(producer, ties) if scale else _averaged(producer))
-        inner_gauge = None if inner is None else ties.of[inner]
-        if inner_gauge is None or (inner_gauge.scale_of if scale else inner_gauge.shift_of).any():
-            clause = ties.stiff.get(producer, "has no weights that could change what it writes")
-            clause = (ties.unscaled if scale else ties.unshifted).get(producer, clause)
-            return Limit(producer, f"{describe(producer)} {clause}", tuple(way))
-        value = inner
-        way.append(producer)
-    return None
+        parts = producer.inputs if has(producer, Trait.JOINS) and producer not in ties.stiff else [inner]
+        given = [part for part in parts if part is not None and _is_given(part, ties, scale=scale)]
+        if given:
+            waiting += [(part, (*way, producer)) for part in given]
+            continue
+        clause = ties.stiff.get(producer, "has no weights that could change what it writes")
+        clause = (ties.unscaled if scale else ties.unshifted).get(producer, clause)
+        found.append(Limit(producer, f"{describe(producer)} {clause}", way))
+    return found
+
+
+_FAR = 64
+"""Operators between a map and who makes what it reads, beyond which nobody is named."""
+
+
+def _is_given(value: ir.Value, ties: Ties, *, scale: bool) -> bool:
+    """Tell whether a computed value has no scale, or no shift, at all."""
+    gauge = None if constant_tensor(value) is not None else ties.of.get(value)
+    return gauge is not None and not (gauge.scale_of if scale else gauge.shift_of).any()
 
 
 def narrow(node: ir.Node, ties: Ties, *, scale: bool) -> list[Limit]:
@@ -100,8 +111,8 @@ def _one_for_several(value: ir.Value, axes: set[int] | None, ties: Ties, *, scal
     """Return who lets a value have one scale (or shift) along axes; along any where they are not known."""
     for _ in range(64):
         given, producer = given_by(value, ties, scale=scale), value.producer()
-        if given is not None or producer is None or producer.graph is not ties.graph:
-            return [] if given is None else [given]
+        if given or producer is None or producer.graph is not ties.graph:
+            return given
         inner = None if has(producer, Trait.REPEATS) else _passed_on(producer, ties)
         if inner is None and scale:
             inner = producer.inputs[0] if is_affine(producer) else _first_added(producer, ties)

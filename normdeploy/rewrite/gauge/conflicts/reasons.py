@@ -118,7 +118,5 @@ def _limits(node: ir.Node, proof: list[Tie], ties: Ties, *, scale: bool) -> list
     tied = [tie.node for tie in proof if tie.node is not None and not tie.clause]
     for other in (node, *tied):
         for value in other.inputs:
-            given = given_by(value, ties, scale=scale)
-            if given is not None:
-                found.append(given)
+            found += given_by(value, ties, scale=scale)
     return found

@@ -2,7 +2,7 @@
 
 - Averages whose weights sum to one pass any gauge: AveragePool, GlobalAveragePool, ReduceMean, Resize, GridSample.
 - AveragePool that counts the zeros it pads, and GridSample between zeros, average fewer real values there: t = 0.
-- ReduceSum over n values: t_y = n t_x, n static.
+- ReduceSum over n values: t_y = n t_x, n static. Few values in a sum or a mean may have a t of their own each.
 - A maximum needs s > 0: MaxPool, GlobalMaxPool, ReduceMax, ReduceMin.
 - Sizes, ReduceL1, ReduceL2, LpPool, GlobalLpPool: s > 0, t = 0.
 - CumSum: t = 0. TopK, ArgMax, ArgMin, Hardmax: s > 0; the last three write what no gauge changes.
@@ -57,10 +57,13 @@ def reduction(node: ir.Node, ties: Ties) -> Gauge:
     axes = axes_of(node, len(dims))
     if axes is None:
         raise Unfollowed("reduces along axes that are known at run time only")
-    gauge = ties.along(gauge, axes, Tie(node, "reduces the axis along which it varies"))
-    gauge = _unless_sums(node, ties, gauge)
-    if node.op_type == "ReduceSum" and axes:
-        sizes = [dims[axis] for axis in axes]
+    alike, why = axes, Tie(node, "reduces the axis along which it varies")
+    apart = [axis for axis in axes if gauge.cells[axis] > 1]
+    if has(node, Trait.SUMS) and apart and math.prod(gauge.cells[axis] for axis in apart) <= _FEW:
+        gauge, alike = _summed_up(node, ties, gauge, apart, why), [axis for axis in axes if axis not in apart]
+    gauge = _unless_sums(node, ties, ties.along(gauge, alike, why))
+    if node.op_type == "ReduceSum" and alike:
+        sizes = [dims[axis] for axis in alike]
         static = [size for size in sizes if isinstance(size, int)]
         if len(static) == len(sizes):
             gauge = gauge.times(float(math.prod(static)))
@@ -69,6 +72,22 @@ def reduction(node: ir.Node, ties: Ties) -> Gauge:
     if not node.attributes.get_int("keepdims", 1):
         gauge = gauge.each(lambda array: np.squeeze(array, tuple(axes)))
     return gauge
+
+
+_FEW = 16
+"""Values of which a sum or a mean looks at each shift by itself."""
+
+
+def _summed_up(node: ir.Node, ties: Ties, gauge: Gauge, axes: list[int], why: Tie) -> Gauge:
+    """Return the gauge of a sum, or a mean, of values of one scale, with size 1 along these axes."""
+    ties.along_scale(gauge, axes, why)
+    result = ties.fresh_shift(gauge.first(axes))
+    places = np.ndindex(*(gauge.cells[axis] for axis in axes))
+    at = [{axis: slice(one, one + 1) for axis, one in zip(axes, place, strict=True)} for place in places]
+    index = [tuple(chosen.get(axis, slice(None)) for axis in range(gauge.rank)) for chosen in at]
+    share = 1 / len(index) if node.op_type == "ReduceMean" else 1.0
+    ties.total(result, [(gauge.each(lambda array, cut=cut: array[cut]), share) for cut in index], Tie(node))  # type: ignore[misc] # now
+    return result
 
 
 def running_sum(node: ir.Node, ties: Ties) -> Gauge:

@@ -24,17 +24,13 @@ from normdeploy.rewrite.affine.operator_names import describe
 from normdeploy.rewrite.affine.operators_of_map import passes, passes_now
 from normdeploy.rewrite.gauge.equations.expression_rows import Rows
 from normdeploy.rewrite.gauge.equations.system import Conflict
-from normdeploy.rewrite.gauge.gauge import Gauge
+from normdeploy.rewrite.gauge.gauge import MOST_CELLS, Gauge
 from normdeploy.rewrite.gauge.operator_edit import Edit, Refused
 from normdeploy.rewrite.gauge.rules.weights import VANISHES, divided, require_no_zero_undone
 from normdeploy.rewrite.gauge.ties import Tie, Ties, Unfollowed
 
 VANISHING = 2.0**-200
 """What a scale of 0 counts as while it moves."""
-
-
-MOST_CELLS = 1 << 18
-"""Places at which a map may differ: decays of each channel along a sequence cost minutes, and no weights take them."""
 
 
 def movable(mapping: AffineMap) -> Floats:
@@ -46,7 +42,7 @@ def tie(node: ir.Node, ties: Ties) -> Gauge:
     """Give the result of an affine map unknowns of its own."""
     gauge, mapping = ties.operand(node, 0), affine_map(node)
     cells = np.broadcast_shapes(gauge.cells, mapping.scale.shape, mapping.shift.shape)
-    if math.prod(cells) > MOST_CELLS:
+    if math.prod(cells) > MOST_CELLS:  # decays of each channel along a sequence: minutes, and no weights take them
         raise Unfollowed(f"has numbers of its own at more than {MOST_CELLS:,} places, which are not followed")
     return ties.fresh(cells, slack=True)
 

@@ -18,9 +18,9 @@ import onnx_ir as ir
 from normdeploy.graph import constant64
 from normdeploy.graph.edit import is_read
 from normdeploy.graph.operator_inputs import optional, required, shape_of
-from normdeploy.rewrite.affine.axes import Dims, dims_of
+from normdeploy.rewrite.affine.axes import dims_of
 from normdeploy.rewrite.gauge.equations.expression_rows import Ints
-from normdeploy.rewrite.gauge.gauge import MOST_CELLS, Gauge, common, fixed
+from normdeploy.rewrite.gauge.gauge import MOST_CELLS, Gauge, common, fixed, joined
 from normdeploy.rewrite.gauge.numbered_elements import moved
 from normdeploy.rewrite.gauge.rules.merged_axis import leaves_alone
 from normdeploy.rewrite.gauge.ties import Tie, Ties, known_dims
@@ -169,9 +169,13 @@ def follow(node: ir.Node, ties: Ties, acting: Callable[[ir.Node, int], Acts]) ->
     for value in (*filter(is_read, node.outputs), *(required(node, index) for index in acts.operands)):
         known_dims(value)
     operands = _operands(node, ties, acts, repeats=leaves_alone(node, ties, acts.axes))
-    sizes = _sizes(acts, dims)
-    written = None if not acts.known else _run(node, ties, acts, operands, sizes)
-    ties.of.update(_tied_along(node, ties, acts, operands) if written is None else written)
+    sizes = _sizes(node, acts) if acts.known else None
+    written = None if sizes is None else _run(node, ties, acts, operands, sizes)
+    if written is None:
+        what = "by what is known at run time only" if sizes is None else "at more places than are followed"
+        why = Tie(node, f"moves along the axis where it varies, {what}")
+        written = _tied_along(node, ties, acts, operands, why)
+    ties.of.update(written)
 
 
 def _operands(node: ir.Node, ties: Ties, acts: Acts, *, repeats: bool) -> list[Gauge]:
@@ -201,66 +205,50 @@ def _wanted(gauges: Sequence[Gauge], acts: Acts) -> tuple[int, ...] | None:
     return common(*(gauge.first(acts.axes) for gauge in gauges))
 
 
-def _sizes(acts: Acts, dims: Dims) -> dict[int, int] | None:
-    """Return the size at which identifiers are written out along each axis that is acted on; None if one is unknown."""
-    sizes = {axis: acts.sizes.get(axis, dims[axis]) for axis in acts.axes}
-    known = {axis: size for axis, size in sizes.items() if isinstance(size, int)}
-    return known if len(known) == len(sizes) else None
+def _sizes(node: ir.Node, acts: Acts) -> list[dict[int, int]] | None:
+    """Return the size at which each operand is written out along each axis that is acted on; None if one is unknown."""
+    every = [dims_of(required(node, index)) or () for index in acts.operands]
+    sizes = [{axis: acts.sizes.get(axis, dims[axis]) for axis in acts.axes} for dims in every]
+    known = [{axis: size for axis, size in own.items() if isinstance(size, int)} for own in sizes]
+    return known if known == sizes else None
 
 
 def _run(
-    node: ir.Node, ties: Ties, acts: Acts, operands: list[Gauge], sizes: dict[int, int] | None
+    node: ir.Node, ties: Ties, acts: Acts, operands: list[Gauge], sizes: list[dict[int, int]]
 ) -> dict[ir.Value, Gauge] | None:
-    """Run the operator on identifiers; None where they cannot be written out."""
-    if sizes is None:
-        return None
+    """Run the operator on identifiers; None where they are too many to be written out."""
     if acts.sizes:
         why = Tie(node, "rearranges the axis along which it varies")
         operands = [ties.along(gauge, tuple(acts.sizes), why) for gauge in operands]
     other = common(*(gauge.first(acts.axes) for gauge in operands))
     most = MANY if len(operands) > 1 and math.prod(other) > 1 else 4 * MOST_CELLS
     written: list[Gauge] = []
-    for gauge, index in zip(operands, acts.operands, strict=True):
-        dims = dims_of(required(node, index)) or ()
-        full = list(other)
-        for axis in acts.axes:
-            own = acts.sizes.get(axis, dims[axis])
-            if not isinstance(own, int):
-                return None
-            full[axis] = own
+    for gauge, own in zip(operands, sizes, strict=True):
+        full = [own.get(axis, size) for axis, size in enumerate(other)]
         if math.prod(full) > most:
             return None
         written.append(gauge.spread(full))
     shapes = {index: gauge.cells for index, gauge in zip(acts.operands, written, strict=True)}
     results = moved(node, shapes, {}, ties.moved)
-    joined = Gauge(
-        np.concatenate([gauge.scale_of.reshape(-1) for gauge in written]),
-        np.concatenate([gauge.shift_of.reshape(-1) for gauge in written]),
-        np.concatenate([gauge.factor.reshape(-1) for gauge in written]),
-    )
+    cells = joined(written)
     found: dict[ir.Value, Gauge] = {}
     for value, result in zip(node.outputs, results, strict=False):
         if is_read(value):  # what nobody reads need not agree on anything
-            found[value] = settled(node, ties, value, joined, result, acts)
+            found[value] = settled(node, ties, value, cells, result, acts)
     return found
 
 
-def settled(node: ir.Node, ties: Ties, value: ir.Value, joined: Gauge, identifiers: Ints, acts: Acts) -> Gauge:
+def settled(node: ir.Node, ties: Ties, value: ir.Value, cells: Gauge, identifiers: Ints, acts: Acts) -> Gauge:
     """Return the gauge of a result from the identifiers in it; cells that share an axis of unknown size are tied."""
     if not identifiers.size:  # nothing is computed, whatever its gauge
         return fixed(identifiers.ndim)
-    gauge = joined.picked(identifiers)
+    gauge = cells.picked(identifiers)
     dims = dims_of(value) or ()
     for axis in range(gauge.rank):
         if gauge.cells[axis] == 1:
             continue
-        first = gauge.first([axis])
-        same = all(
-            np.array_equal(np.broadcast_to(one, whole.shape), whole)
-            for one, whole in zip(first.told_by, gauge.told_by, strict=True)
-        )
-        if same:
-            gauge = first
+        if not gauge.varies(axis):
+            gauge = gauge.first([axis])
         elif axis == ties.repeated.get(value):
             continue
         elif axis in acts.sizes or axis >= len(dims) or dims[axis] != gauge.cells[axis]:
@@ -271,9 +259,8 @@ def settled(node: ir.Node, ties: Ties, value: ir.Value, joined: Gauge, identifie
     return gauge
 
 
-def _tied_along(node: ir.Node, ties: Ties, acts: Acts, operands: list[Gauge]) -> dict[ir.Value, Gauge]:
+def _tied_along(node: ir.Node, ties: Ties, acts: Acts, operands: list[Gauge], why: Tie) -> dict[ir.Value, Gauge]:
     """Tie what lies along the axes that are acted on, in all operands alike; the rest goes through."""
-    why = Tie(node, "moves along the axis where it varies, by what is known at run time only")
     flat = [ties.along(gauge, acts.axes, why) for gauge in operands]
     cells = common(*flat)
     for gauge in flat[1:]:

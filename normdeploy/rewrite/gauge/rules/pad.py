@@ -15,7 +15,7 @@ from normdeploy.graph import constant64
 from normdeploy.graph.operator_inputs import optional, required
 from normdeploy.rewrite.affine.axes import Dims
 from normdeploy.rewrite.affine.operator_names import describe
-from normdeploy.rewrite.gauge.gauge import Gauge
+from normdeploy.rewrite.gauge.gauge import Gauge, joined
 from normdeploy.rewrite.gauge.operator_edit import Edit, Refused
 from normdeploy.rewrite.gauge.rules import moves
 from normdeploy.rewrite.gauge.rules.weights import require_small
@@ -88,8 +88,7 @@ def _with_zeros(node: ir.Node, ties: Ties, gauge: Gauge, acts: moves.Acts) -> Ga
     numbers = numbers[tuple(slice(max(-low, 0), min(high, 0) or None) for low, high in own)]
     added = ties.no_shift(ties.fresh([int((numbers < 0).sum())]), Tie(node, _ZEROS))
     numbers[numbers < 0] = np.arange((numbers < 0).sum()) + gauge.scale_of.size
-    joined = (np.concatenate([one.reshape(-1), other]) for one, other in zip(gauge.told_by, added.told_by, strict=True))
-    return Gauge(*joined).picked(numbers)
+    return joined([gauge, added]).picked(numbers)
 
 
 def write(edit: Edit) -> None:

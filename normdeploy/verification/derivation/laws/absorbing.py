@@ -6,7 +6,7 @@ import numpy as np
 import onnx_ir as ir
 
 from normdeploy.graph.operators.call import axis_of
-from normdeploy.verification.derivation.gauges import Claim, ranked
+from normdeploy.verification.derivation.gauges import Claim, radius, ranked
 from normdeploy.verification.derivation.related.relation import Finding, Proof, Relation, Target
 from normdeploy.verification.derivation.related.stored_rounding import Wrong, compare, worst
 from normdeploy.verification.derivation.side.affine_laws import Affine, back
@@ -22,7 +22,7 @@ def confirm_affine(relation: Relation, value: ir.Value, target: Target) -> Findi
         claim = relation.by(target.value, step.value) if step.nodes else None
         if claim is None or (target.scale == 0).any():
             continue
-        sizes = (np.abs(claim.shift) + np.abs(target.shift)) / np.abs(target.scale)
+        sizes = (claim.summed + np.abs(target.shift)) / np.abs(target.scale)
         scale, shift = claim.scale / target.scale, (claim.shift - target.shift) / target.scale
         found: list[Wrong] = []
         for name, have, want, off, size in (
@@ -30,7 +30,8 @@ def confirm_affine(relation: Relation, value: ir.Value, target: Target) -> Findi
             ("shift", step.shift, shift, step.off_shift, sizes),
         ):
             shape = np.broadcast_shapes(have.shape, want.shape, off.shape, np.shape(size))
-            wrong = compare(np.broadcast_to(have, shape), None, want, slack=off, size=size, other=16 * off)
+            other = np.maximum(16 * off, 4 * radius(np.asarray(size), ir.DataType.FLOAT))
+            wrong = compare(np.broadcast_to(have, shape), None, want, slack=off, size=size, other=other)
             found += [] if wrong is None else [wrong.of(f"{name} of {kind(step.nodes[0])}")]
         reason = worst(found) or reason
         if not found:

@@ -106,7 +106,7 @@ def total(at: Reading) -> Carried:
             return f"{kind(at.node)} adds what is scaled differently"
     signs = [1.0, -1.0] if kind(at.node) == "Sub" else [1.0] * len(known)
     terms = [sign * claim.shift for sign, claim in zip(signs, known, strict=True)]
-    sizes = [np.abs(claim.shift) if claim.guard else np.maximum(np.abs(claim.shift), claim.terms) for claim in known]
+    sizes = [claim.summed for claim in known]
     shift, size = np.sum(np.broadcast_arrays(*terms), 0), np.sum(np.broadcast_arrays(*sizes), 0)
     shift = np.where(np.abs(shift) <= noise_of(size), 0.0, shift)
     return scale, np.asarray(shift)

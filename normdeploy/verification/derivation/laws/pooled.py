@@ -71,19 +71,23 @@ def largest(at: Reading) -> Carried:
 
 
 def reduction(at: Reading) -> Carried:
-    """Averages, sums and maxima along axes on which the gauge does not vary."""
+    """Averages, sums and maxima along axes on which the gauge does not vary; shifts are averaged, or summed up, too."""
     claim = at.first
     text = others_equal(at)
     axes = reduced(at.relation.source, at.origin, claim.scale.ndim)
     if text or axes is None:
         return text or f"{kind(at.node)}: its axes are not known"
-    if any(array.shape[axis] != 1 for array in (claim.scale, claim.shift) for axis in axes):
-        return f"{kind(at.node)} takes together what is scaled differently"
-    if kind(at.node) != "ReduceMean" and (claim.scale <= 0).any():
-        return f"{kind(at.node)} of what is scaled by a negative number"
-    if kind(at.node) not in ("ReduceMean", "ReduceMax", "ReduceMin") and claim.shift.any():
-        return f"{kind(at.node)} of what is shifted"
     scale, shift = claim.scale, claim.shift
+    if kind(at.node) == "ReduceMean":
+        shift = shift.mean(axes, keepdims=True)
+    elif kind(at.node) == "ReduceSum" and all(shift.shape[axis] != 1 for axis in axes):  # as many as there are
+        shift = shift.sum(axes, keepdims=True)
+    elif kind(at.node) not in ("ReduceMax", "ReduceMin") and shift.any():
+        return f"{kind(at.node)} of what is shifted"
+    if any(array.shape[axis] != 1 for array in (scale, shift) for axis in axes):
+        return f"{kind(at.node)} takes together what is scaled differently"
+    if kind(at.node) not in ("ReduceMean", "ReduceSum") and (scale <= 0).any():
+        return f"{kind(at.node)} of what is scaled by a negative number"
     if at.node.attributes.get_int("keepdims", 1) == 0:
         scale, shift = scale.squeeze(axes), shift.squeeze(axes)
     return scale, shift

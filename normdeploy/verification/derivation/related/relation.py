@@ -170,7 +170,9 @@ class Relation:
                     if scale is not None and shift is not None:
                         guard = guard_beside(self.source, w, shift, scale * claim.shift)
                         guard = smaller_guard(step.guard, claim.guard * float(np.abs(scale).min()), guard)
-                        yield replace(claim.then(scale, shift), guard=guard)
+                        moved = claim.then(scale, shift)
+                        summed = None if step.cancelled is None else ranked(step.cancelled, rank)
+                        yield replace(moved, guard=guard, terms=moved.terms + (0.0 if summed is None else summed))
 
     def by(self, w: ir.Value | None, v: ir.Value | None) -> Claim | None:
         """Return the claim for a value of the source in terms of one of the file, confirmed ones first."""

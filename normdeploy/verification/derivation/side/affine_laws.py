@@ -14,7 +14,7 @@ from normdeploy.graph.traits import Trait, has
 from normdeploy.verification.derivation.gauges import ScaledValue, composed, radius, ranked
 from normdeploy.verification.derivation.side.beyond import decides
 from normdeploy.verification.derivation.side.checked_side import Side
-from normdeploy.verification.derivation.side.computed_rounding import off_by_rounding
+from normdeploy.verification.derivation.side.computed_rounding import off_by_rounding, terms_of
 from normdeploy.verification.derivation.side.kept_operands import kept_operand
 from normdeploy.verification.derivation.side.operands import filling, inputs_of, kind
 from normdeploy.verification.derivation.side.zero_guards import guard_beside, smaller_guard
@@ -163,12 +163,16 @@ def _sum(side: Side, node: ir.Node) -> Affine | None:
     if len(inputs) != 2 or (constants[0] is None) == (constants[1] is None):
         return None
     first = constants[1] is not None
-    x, (c, off) = (inputs[0], constants[1]) if first else (inputs[1], constants[0])  # type: ignore[misc] # one is None
+    x, table = inputs[:: 1 if first else -1]
+    c, off = constants[first]  # type: ignore[misc] # the other is None
     assert x is not None
+    assert table is not None
+    computed = terms_of(side, table)
+    terms = None if computed is None else np.maximum(np.abs(c), computed)
     sign, scale = 1.0, np.ones(())
     if kind(node) == "Sub":
         sign, scale = (-1.0, scale) if first else (1.0, -scale)
-    return Affine(x, scale, sign * c, np.zeros(()), off, (node,))
+    return Affine(x, scale, sign * c, np.zeros(()), off, (node,), cancelled=terms)
 
 
 def _of_one(side: Side, node: ir.Node) -> Affine | None:
