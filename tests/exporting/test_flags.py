@@ -165,3 +165,36 @@ def test_a_mode_nothing_can_switch_is_an_error_because_statistics_move():
     assert (row.kind, row.where) == ("stuck-in-training", "norm")
     layer.what = Phase.USE
     assert trace(model.eval(), torch.randn(5, 3)).notes == []
+
+
+class Replacing(nn.Module):
+    """MobileOne's block: ``inference_mode`` says that the branches have been merged; until then their heir is none."""
+
+    def __init__(self):
+        super().__init__()
+        self.inference_mode, self.merged = False, nn.Identity()
+        self.scale, self.branch = nn.Linear(3, 3), nn.Linear(3, 3)
+
+    def forward(self, x):
+        return self.merged(x) if self.inference_mode else self.scale(x) + self.branch(x)
+
+    def reparameterize(self):
+        pairs = zip(self.scale.parameters(), self.branch.parameters(), strict=True)
+        self.merged, self.inference_mode = nn.Linear(3, 3), True
+        self.merged.weight.data, self.merged.bias.data = (a.data + b.data for a, b in pairs)
+
+
+class Deleting(Replacing):
+    def reparameterize(self):
+        self.inference_mode = True
+        self.__delattr__("branch")
+
+
+@pytest.mark.parametrize("kind", [Replacing, Deleting])
+def test_a_flag_that_goes_with_layers_is_no_mode(kind):
+    """Set alone, it would have the block return what it was given."""
+    model, x = nn.Sequential(kind()).eval(), torch.randn(5, 3)
+    with evaluation_mode(model) as report:
+        assert torch.equal(model(x), model[0].scale(x) + model[0].branch(x))
+    assert not report.switched
+    assert not inspect(model, x).of_kind("outside-eval")

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import dis
 import types
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 
 _TRAINING = ("is_training", "is_train", "in_training", "train_mode", "training_mode", "training_phase")
 _EVALUATION = ("is_eval", "eval_mode", "evaluating", "is_inference", "inference_mode", "inference")
@@ -64,12 +66,29 @@ def training_flags(value: Any) -> Iterator[Flag]:
     for names, when in ((_TRAINING, True), (_EVALUATION, False)):
         for name in names:
             held = getattr(value, name, None)
-            if isinstance(held, (bool, np.bool_)) and bool(held) is when:
+            if isinstance(held, (bool, np.bool_)) and bool(held) is when and not _goes_with_layers(value, name):
                 yield Flag(name, held, not when)
     for name in _WORDS:
         held = getattr(value, name, None)
         if isinstance(held, str) and held.lower() in _TRAINING_WORDS:
             yield Flag(name, held, _word(type(value), held))
+
+
+def _goes_with_layers(value: Any, name: str) -> bool:
+    """Tell whether a method sets a flag and replaces or deletes a layer of the module too.
+
+    MobileOne's ``inference_mode`` says that its branches have been merged into one convolution: set alone, it has the
+    module pass over all its weights.
+    """
+    layers = {layer for layer, _ in value.named_children()} if isinstance(value, nn.Module) else set()
+    for kind in type(value).__mro__ if layers else ():
+        for method, item in vars(kind).items():
+            if isinstance(item, types.FunctionType) and method != "__init__":
+                steps = list(dis.get_instructions(item))
+                stored = {step.argval for step in steps if step.opname in ("STORE_ATTR", "DELETE_ATTR")}
+                if name in stored and layers & {*stored, *_strings(item)}:
+                    return True
+    return False
 
 
 def _word(kind: type, held: str) -> str:

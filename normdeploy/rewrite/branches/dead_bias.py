@@ -40,6 +40,7 @@ def drop_dead_bias(context: RewriteContext, graph: ir.Graph, node: ir.Node) -> b
         return False
     if only_reader(value) is not node or _is_heard(conv):
         return False
+    number = array_of(bias).reshape(-1, *(1,) * (len(shape_of(required(conv, 1))) - 2))
     region = Region(graph)
     region.before = [conv, node]
     new = region.replace(conv, conv.inputs[:2])
@@ -50,6 +51,8 @@ def drop_dead_bias(context: RewriteContext, graph: ir.Graph, node: ir.Node) -> b
     except GraphError:
         region.discard()
         return False
+    context.carried.change([(value, np.ones(()), number)])
+    context.carried.hand_over(value, new.outputs[0])
     return True
 
 

@@ -64,20 +64,41 @@ def confirm_analytic(relation: Relation, value: ir.Value, target: Target, consta
     node = value.producer()
     if node is None or kind(node) not in ANALYTIC or (target.scale == 0).any():
         return ""
+    moves: dict[ir.Value, ir.Node] = {}
+    found = _confirmed(relation, node, value, target, constants, moves)
+    if moves and not isinstance(found, Proof):
+        return _confirmed(relation, node, value, target, constants, None)
+    return found
+
+
+def _confirmed(
+    relation: Relation,
+    node: ir.Node,
+    value: ir.Value,
+    target: Target,
+    constants: Constants,
+    moves: dict[ir.Value, ir.Node] | None,
+) -> Finding:
+    """Confirm it from what is known; if ``moves`` is given, also from what a Transpose makes something known of."""
+
+    def begins(v: ir.Value) -> bool:
+        return v is not value and (_is_told(relation, v) or (moves is not None and _is_moved(relation, v, moves)))
+
     try:
         leaves: dict[ir.Value, None] = {}
-        theirs = _region(relation.file, value, lambda v: v is not value and _is_told(relation, v), leaves)
+        theirs = _region(relation.file, value, begins, leaves)
         claims: dict[ir.Value, Claim] = {}
-        ours = _region(relation.source, target.value, lambda w: _claimed(relation, w, leaves, claims), {})
+        there = {**leaves, **dict.fromkeys(moves or ())}
+        ours = _region(relation.source, target.value, lambda w: _claimed(relation, w, there, claims), {})
     except _Outside as error:
         return f"{kind(node)}: {error}"
-    if not ours and not any(claim.value in leaves for claim in claims.values()):
+    if not ours and not any(claim.value in there for claim in claims.values()):
         return "nothing of the source is computed there"
-    pair = Regions(relation, value, target, theirs, ours, claims, constants)
+    pair = Regions(relation, value, target, theirs, ours, claims, constants, moves or {})
     gauges = [target.scale, target.shift, *(array for c in claims.values() for array in (c.scale, c.shift))]
     roots = any(kind(node) in _ROOTS for node in (*theirs, *ours))
     try:
-        whole = target.rows or any(claim.rows for claim in claims.values())
+        whole = target.rows or bool(moves) or any(claim.rows for claim in claims.values())
         shapes = points(relation, theirs, ours, list(leaves), gauges, whole=whole)
         wrong = _compared(pair, shapes, roots=roots)
     except Unlike as error:
@@ -109,11 +130,14 @@ def _compared(regions: Regions, shapes: Iterator[tuple[int, Mapping[ir.Value, Sh
     )
     for number, (k, at) in enumerate(shapes):
         for scale in _SCALES if roots and number == 0 else _SCALES[:1]:
-            drawn += regions.drawn(at, k, scale)
-            wrong = differs(drawn[-1].want, drawn[-1].have)
-            if wrong is not None and not wrong.rounding:
-                return wrong
-            slight = slight or wrong
+            for point in regions.drawn(at, k, scale):
+                wrong = differs(point.want, point.have)
+                if wrong is not None and not wrong.rounding:
+                    return wrong
+                if wrong is not None and regions.is_noise(point):
+                    continue  # it shows nothing: what is read is small beside a constant that a norm takes away
+                slight = slight or wrong
+                drawn.append(point)
     if slight is not None:
         return slight
     if not any(point.want.numel() for point in drawn):
@@ -124,6 +148,13 @@ def _compared(regions: Regions, shapes: Iterator[tuple[int, Mapping[ir.Value, Sh
 def _is_told(relation: Relation, v: ir.Value) -> bool:
     """Tell whether a value of the file is known to stand for one of the source, or to hold its rows."""
     return v in relation.by_file or v in relation.in_rows
+
+
+def _is_moved(relation: Relation, v: ir.Value, moves: dict[ir.Value, ir.Node]) -> bool:
+    """Tell whether a Transpose of a value is known: all elements are there. What it makes is added to ``moves``."""
+    found = {n.outputs[0]: n for n in v.consumers() if kind(n) == "Transpose" and _is_told(relation, n.outputs[0])}
+    moves.update(found)
+    return bool(found)
 
 
 def _claimed(relation: Relation, w: ir.Value, leaves: Mapping[ir.Value, None], claims: dict[ir.Value, Claim]) -> bool:

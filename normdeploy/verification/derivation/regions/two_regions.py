@@ -77,7 +77,7 @@ class Regions:
     Args:
         relation: the graphs. value: the file's result. target: what it may stand for.
         theirs, ours: their operators. claims: what the source's reads, by what the file's reads.
-        constants: unrounded ones of the file.
+        constants: unrounded ones of the file. moves: what makes of what the file's reads something that is claimed.
     """
 
     relation: Relation
@@ -87,6 +87,7 @@ class Regions:
     ours: Sequence[ir.Node]
     claims: Mapping[ir.Value, Claim]
     constants: Constants
+    moves: Mapping[ir.Value, ir.Node]
 
     def drawn(self, shapes: Mapping[ir.Value, Shape], k: int, scale: float) -> Iterator[Point]:
         """Yield a point of a spread, at one assignment of sizes."""
@@ -110,7 +111,7 @@ class Regions:
         spreads = {way(size) for size in sizes for way in (float, math.sqrt, _inverse, lambda n: _inverse(n) ** 0.5)}
         for spread in sorted(spreads):
             for point in self.drawn(shapes, points[0].k, spread):
-                if self._is_noise(point):
+                if self.is_noise(point):
                     continue
                 wrong = differs(point.want, point.have)
                 if wrong is not None:
@@ -142,7 +143,7 @@ class Regions:
             return differs(point.have, self._have(point.drawn, point.k, number)) is not None
         return differs(point.want, self._want(point.drawn, point.k, number)) is not None
 
-    def _is_noise(self, point: Point) -> bool:
+    def is_noise(self, point: Point) -> bool:
         """Tell whether rounding moves results at a point, or whether they leave the range of numbers there."""
         if not bool(torch.isfinite(point.want).all() & torch.isfinite(point.have).all()):
             return True
@@ -156,7 +157,8 @@ class Regions:
     ) -> Tensor:
         given = {}
         for w, claim in self.claims.items():
-            held = drawn[claim.value]
+            move = self.moves.get(claim.value)
+            held = drawn[claim.value] if move is None else evaluate_node(move, [drawn[v] for v in move.inputs if v])[0]
             given[w] = _of(claim, held.reshape(self.relation.source.shapes(w)[k]) if claim.rows else held)
         return self._evaluate(self.relation.source, self.ours, self.target.value, given, k, moved, noise=noise)
 
