@@ -3,11 +3,14 @@
 In front of a Clip that lies at its bounds throughout, or of a Relu that reads nothing above 0, the outputs are the same
 whatever stands there (a Cast to bfloat16, a factor of 2), so that no check could have failed by it. The derivatives of
 the outputs say it of all operators in one run. What outputs decide on is asked for itself (:mod:`.open_decisions`).
+
+What chooses, cuts off or keeps (:mod:`.idle`) has to show where it does something: a Min(x, 1000) acts on large inputs,
+where a gate behind it is open as far as it goes, and where the gate moves it returns what it read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 import onnx_ir as ir
 import torch
@@ -39,24 +42,24 @@ def check_hidden(context: Context) -> list[Check]:
     shown = set[str]().union(*map(shown_by, outputs))
     left = {row.result: row.node for row in report.open if not row.is_close}
     left = {name: node for name, node in left.items() if name in shown and has_effect(node.outputs[0])}
-    ran: set[str] = set()
+    watch, unseen = context.subject.watch, dict[str, set[int]]()
     for case in context.cases:
-        if not left:
+        if all(name in unseen and not unseen[name] for name in left):
             break
         context.effort.spend(_EVALUATIONS, case.family.feeds)
         try:
-            reached = _Derivatives(left.values()).of(context, case.family.feeds)
+            found = _Derivatives(left.values(), watch.names if watch else ()).of(context, case.family.feeds)
         except GraphError:
             continue  # the runtime takes what is not evaluated here
-        ran.update(reached)
-        left = {name: node for name, node in left.items() if not reached.get(name, False)}
-    hidden = [f"{node.op_type} {str(node.name or name)!r}" for name, node in left.items() if name in ran]
+        for name, places in found.items():
+            unseen[name] = unseen.get(name, places) & places
+    hidden = [f"{node.op_type} {str(node.name or name)!r}" for name, node in left.items() if unseen.get(name)]
     if not hidden:
         return []
     text = (
         f"no output of {plural(len(context.cases), 'family', 'families')} depends on what is returned by "
-        f"{shortened(hidden)}, and no algebra explains it: whatever stood there would have passed; give inputs on "
-        "which it shows (data=, --data)"
+        f"{shortened(hidden)} where it is not what was read, and no algebra explains it: whatever stood there would "
+        "have passed; give inputs on which it shows (data=, --data)"
     )
     return [Check(Question.IDLE, Status.NOT_EXERCISED, text)]
 
@@ -67,18 +70,25 @@ class _Derivatives:
     A result reaches what a sum that reads it reaches, though it may be taken away again (x - x).
 
     Args:
-        nodes: the operators.
+        nodes: the operators. watched: results of those that have to return there something else than they read.
     """
 
-    def __init__(self, nodes: Iterable[ir.Node]) -> None:
-        self._at = {str(node.outputs[0].name): _with_sums(node.outputs[0]) for node in nodes}
+    def __init__(self, nodes: Iterable[ir.Node], watched: Collection[str]) -> None:
+        found = {str(node.outputs[0].name): node for node in nodes}
+        self._at = {name: _with_sums(node.outputs[0]) for name, node in found.items()}
         self._names = set[str]().union(*self._at.values())
+        self._asked = {name for name in found if name in watched}
+        self._read = {value.name for name in self._asked for value in found[name].inputs if value is not None}
+        self._values: dict[str | None, Tensor] = {}
+        self._apart: dict[str, dict[int, Tensor]] = {}
         self._kept: dict[str, Tensor] = {}
         self._graded: set[str] = set()
         self._lost = False
 
-    def of(self, context: Context, feeds: Feeds) -> dict[str, bool]:
-        """Return of each result whether an output depends on it; of all that one does where derivatives end somewhere.
+    def of(self, context: Context, feeds: Feeds) -> dict[str, set[int]]:
+        """Return of each result what no output shows: -1 for itself, the places of operands that it seems to be.
+
+        Where derivatives end somewhere, outputs may depend on all.
 
         Raises:
             GraphError: the file cannot be evaluated on these inputs.
@@ -91,17 +101,35 @@ class _Derivatives:
             total = sum((torch.dot(one, sign) for one, sign in zip(outputs, signs, strict=True)), torch.zeros(()))
         ran = [name for name in self._at if name in self._kept]
         if self._lost or not total.requires_grad:
-            return dict.fromkeys(ran, self._lost)
+            return {name: set() if self._lost else {-1} for name in ran}
         given = torch.autograd.grad(total, list(self._kept.values()), allow_unused=True)
         pairs = zip(self._kept, given, strict=True)
-        felt = {name for name, one in pairs if one is not None and bool((one != 0).any())}  # NaN is not 0
-        return {name: not felt.isdisjoint(self._at[name]) for name in ran}
+        felt = {name: one != 0 for name, one in pairs if one is not None}  # NaN is not 0
+        return {name: self._unseen(name, felt) for name in ran}
+
+    def _unseen(self, name: str, felt: dict[str, Tensor]) -> set[int]:
+        shown = [felt[at] for at in self._at[name] if at in felt and bool(felt[at].any())]
+        apart = self._apart.get(name, {})
+        if not shown:
+            return {-1, *apart}
+        return {
+            place
+            for place, other in apart.items()
+            if not any(bool((one & other if one.shape == other.shape else other).any()) for one in shown)
+        }
 
     def _keep(self, node: ir.Node, results: list[Tensor]) -> list[Tensor]:
         """Make each result that is asked about a tensor of its own, which derivatives are taken by."""
         read = any(value.name in self._graded for value in values_read(node))
+        first = str(node.outputs[0].name)
+        if first in self._asked:
+            held = {place: self._values[v.name] for place, v in enumerate(node.inputs) if v and v.name in self._values}
+            alike = {place: one for place, one in held.items() if one.shape == results[0].shape}
+            self._apart[first] = {place: one != results[0].detach() for place, one in alike.items()}
         for place, value in enumerate(node.outputs[: len(results)]):
             made, name = results[place], str(value.name)
+            if name in self._read:
+                self._values[name] = made.detach()
             if name in self._names and made.is_floating_point():
                 made = made.clone() if made.requires_grad else made.detach().clone().requires_grad_(True)
                 results[place] = self._kept[name] = made
