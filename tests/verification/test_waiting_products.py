@@ -92,3 +92,14 @@ def test_a_product_whose_sum_nothing_shows_is_known_itself(traced: ir.Model):
     found = {row.result: row for row in report.rows}
     assert found[PRODUCT].identity
     assert found["linear_1"].wrong
+
+
+def test_what_waits_and_is_read_twice_is_asked_once():
+    """A square inside of a region that is no region of the source: what is open is named, nothing ends by it."""
+    text = """<ir_version: 10, opset_import: ["": 20]> g (float[2,3] x) => (float[2,1] y) <int64[1] last = {{-1}},
+        float f = {{{0}}}, float e = {{0.1}}> {{ h{0} = Mul(x, f) m{0} = ReduceMean(h{0}, last) d{0} = Sub(h{0}, m{0})
+        q{0} = Mul(d{0}, d{0}) v{0} = ReduceMean(q{0}, last) y = Add(v{0}, e) }}"""
+    source, file = (ir.from_onnx_text(text.format(factor)) for factor in (2, 3))
+    report = check_derivation(source, file, Derivation((Hint("y", "y"),)), [{"x": (2, 3)}])
+    assert not report.confirmed
+    assert report.open

@@ -50,8 +50,8 @@ def check_proven(context: Context) -> list[Check]:
                 inside = sum(row.result in plainly.between for row in again.rows)
                 report, hints, operators = again, its, len(again.rows) - inside + plainly.gone
     except (GraphError, RecursionError, *OPERATOR_ERRORS) as error:
-        # a graph whose operators contradict themselves proves nothing; the other checks judge it
-        told = f"the graphs contradict ({error})"
+        # a graph whose operators contradict themselves, or that is too deep, proves nothing; the other checks judge it
+        told = f"the graphs cannot be followed to their end ({type(error).__name__}: {error})"
         context.proven = nothing_known(graph, context.subject.model, told)
         return [Check(Question.DERIVATION, Status.NOTE, f"nothing is confirmed for every input: {told}")]
     context.proven = report

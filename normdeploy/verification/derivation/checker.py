@@ -211,8 +211,9 @@ class _Checker:
         inside = not (hinted or asked) and leads_to(relation.file, value, ANALYTIC, lambda v: any(self.hints.of(v)))
         proven = self._as_hinted(row, value, hinted)
         for read in [] if proven or inside else [v for v in node.inputs if v is not None and v in self.waiting]:
-            self._value(self.waiting.pop(read), read, asked=True)
-            proven = self._as_hinted(row, value, hinted)
+            if (maker := self.waiting.pop(read, None)) is not None:  # read twice, or by what another one reads
+                self._value(maker, read, asked=True)
+                proven = self._as_hinted(row, value, hinted)
         if not proven:
             targets = list(nearby(relation, node, value))
             proven = any(self._try(row, value, target) for target in targets)
@@ -226,12 +227,8 @@ class _Checker:
             self.used |= {hint for hint, _ in hinted}
             against = row.held_against(value)  # all fits but numbers, which within rounding say more than names
             named = [] if against and row.is_close else [t for h, t in hinted if self.hints.meant.only(h, value)]
-            for target in (*named, *against):
-                self._assume(value, target)
-
-    def _assume(self, value: ir.Value, target: Target) -> None:
-        """Go on as if a value were what it may stand for."""
-        self.relation.add(target.value, Claim(value, target.scale, target.shift, True, target.rows))
+            for target in (*named, *against):  # as if it were what it may stand for
+                relation.add(target.value, Claim(value, target.scale, target.shift, True, target.rows))
 
     def _as_hinted(self, row: Row, value: ir.Value, hinted: Sequence[tuple[Hint, Target]]) -> bool:
         """Try what the derivation says of a value; tell whether it is known what the value is."""
