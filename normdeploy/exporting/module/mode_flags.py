@@ -81,13 +81,13 @@ def _goes_with_layers(value: Any, name: str) -> bool:
     module pass over all its weights.
     """
     layers = {layer for layer, _ in value.named_children()} if isinstance(value, nn.Module) else set()
-    for kind in type(value).__mro__ if layers else ():
-        for method, item in vars(kind).items():
-            if isinstance(item, types.FunctionType) and method != "__init__":
-                steps = list(dis.get_instructions(item))
-                stored = {step.argval for step in steps if step.opname in ("STORE_ATTR", "DELETE_ATTR")}
-                if name in stored and layers & {*stored, *_strings(item)}:
-                    return True
+    methods = (pair for kind in type(value).__mro__ for pair in vars(kind).items() if layers)
+    for method, item in methods:
+        if isinstance(item, types.FunctionType) and method != "__init__" and name in item.__code__.co_names:
+            steps = dis.get_instructions(item)
+            stored = {step.argval for step in steps if step.opname in ("STORE_ATTR", "DELETE_ATTR")}
+            if name in stored and layers & {*stored, *_strings(item)}:
+                return True
     return False
 
 

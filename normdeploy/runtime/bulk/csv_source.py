@@ -129,10 +129,8 @@ class CsvSource:
         """Return the cells of the columns used, as bytes; records that are none have empty ones and go to ``bad``."""
         if is_plain(text):
             reading = pacsv.ReadOptions(column_names=self._names, block_size=max(1 << 20, len(text) // 8))
-            types, parsing = (
-                dict.fromkeys(self._types, pa.binary()),
-                pacsv.ParseOptions(newlines_in_values=b'"' in text),
-            )
+            parsing = pacsv.ParseOptions(newlines_in_values=b'"' in text)
+            types = dict.fromkeys(self._types, pa.binary())
             options = pacsv.ConvertOptions(include_columns=list(types), column_types=types)
             with suppress(pa.ArrowInvalid):  # a record has more cells or fewer: which one is found below
                 return pacsv.read_csv(BytesIO(text), reading, parsing, options)

@@ -44,7 +44,7 @@ def check_hidden(context: Context) -> list[Check]:
     left = {name: node for name, node in left.items() if name in shown and has_effect(node.outputs[0])}
     watch, unseen = context.subject.watch, dict[str, set[int]]()
     for case in context.cases:
-        if all(name in unseen and not unseen[name] for name in left):
+        if not left:
             break
         context.effort.spend(_EVALUATIONS, case.family.feeds)
         try:
@@ -53,7 +53,8 @@ def check_hidden(context: Context) -> list[Check]:
             continue  # the runtime takes what is not evaluated here
         for name, places in found.items():
             unseen[name] = unseen.get(name, places) & places
-    hidden = [f"{node.op_type} {str(node.name or name)!r}" for name, node in left.items() if unseen.get(name)]
+        left = {name: node for name, node in left.items() if unseen.get(name, {-1})}
+    hidden = [f"{node.op_type} {str(node.name or name)!r}" for name, node in left.items() if name in unseen]
     if not hidden:
         return []
     text = (

@@ -26,9 +26,7 @@ def nearby(relation: Relation, node: ir.Node, value: ir.Value) -> Iterator[Targe
         relation: what is known. node: of the file. value: its result.
     """
     mapped = [step.value for step in back(relation.file, value) if step.nodes]
-    scaled = [
-        w for v in mapped for w, _ in relation.by_file.get(v, ())
-    ]  # a factor that the source has further in front
+    scaled = [w for v in mapped for w, _ in relation.by_file.get(v, ())]  # by a factor that the source has in front
     read = [*(v for v in node.inputs if v is not None), *first_moved(value, relation.by_file)]
     read += [step.value for v in read for step in back(relation.file, v)]
     for w in (*scaled, *relation.near(read)):

@@ -64,8 +64,10 @@ def find_cancelling(context: Context, targets: Sequence[Target]) -> None:
         return
     spec, seed = InputRange(entry, np.dtype(np.float32), tuple(value.shape), {}), context.seed + _SEED
     asked = [_Asked(target, torch.Generator().manual_seed(seed)) for target in targets]
+    beside = _read_beside(evaluator.graph, site.output)
     for family in small_spread_first(spec, seed, site.epsilon or 1e-5):
-        fed = _Fed(evaluator, feeds, site, torch.from_numpy(family.feeds[entry].astype(np.float64)), context.effort)
+        x = torch.from_numpy(family.feeds[entry].astype(np.float64))
+        fed = _Fed(evaluator, feeds, site, x, beside, context.effort)
         asked = [a for a in asked if a.goes_on(fed)]
         if not asked:
             return
@@ -118,22 +120,29 @@ class _Fed:
     """A graph run with a value of ours in place of what a site reads; afterwards only what lies behind the site is.
 
     Args:
-        x: the value, float64. effort: what the runs are counted by.
+        x: the value, float64. beside: see :func:`_read_beside`. effort: what the runs are counted by.
     """
 
-    def __init__(self, evaluator: Evaluator, feeds: dict[str, Array], site: Site, x: Tensor, effort: Effort) -> None:
+    def __init__(
+        self,
+        evaluator: Evaluator,
+        feeds: dict[str, Array],
+        site: Site,
+        x: Tensor,
+        beside: tuple[set[str], float],
+        effort: Effort,
+    ) -> None:
         self._evaluator, self._feeds, self._output, self._effort = evaluator, feeds, site.output, effort
         others = [name for name in site.inputs[1:] if name]
-        beside, self._share = _read_beside(evaluator.graph, site.output)
-        beside -= {*evaluator.graph.initializers, *feeds}
-        names = list(dict.fromkeys([*others, *evaluator.output_names, *sorted(beside)]))
+        kept, self._share = beside[0] - {*evaluator.graph.initializers, *feeds}, beside[1]
+        names = list(dict.fromkeys([*others, *evaluator.output_names, *sorted(kept)]))
         effort.spend(1, feeds)
         with torch.no_grad():
             found = evaluator.run(feeds, replace={site.inputs[0]: x}, fetch=names)
             self.values = [x, *(found[name] if name else None for name in site.inputs[1:])]
             self.site_output = site.clean(self.values)
         self._right = [to_numpy(found[name]) for name in evaluator.output_names]
-        self._kept = {site.inputs[0]: x} | {name: found[name] for name in beside}
+        self._kept = {site.inputs[0]: x} | {name: found[name] for name in kept}
 
     def moved(self, wrong: Tensor) -> float:
         """Return the largest relative change of an output with another value as the site's output; infinite for ids."""

@@ -290,7 +290,7 @@ def test_parts_of_open_quotes_take_reads_in_proportion_to_the_file(
         assert rows == count * len(line.splitlines())
         read.append(sum(map(len, lines_looked_at)) / path.stat().st_size)
     assert max(read) < 5
-    assert max(read) <= 1.2 * min(read)
+    assert max(read) < 1.2 * min(read) or max(read) == 0
 
 
 def test_a_record_of_several_lines_behind_a_stray_quote() -> None:
