@@ -149,6 +149,14 @@ def test_a_worker_that_only_predicts_waits_for_neither_torch_nor_onnx() -> None:
     subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)
 
 
+def test_what_is_done_with_files_alone_waits_for_no_exporter() -> None:
+    """torch's exporter and its compiler take as long to load as all the rest, 3 s."""
+    code = "import sys, normdeploy.proven, normdeploy.inspection, normdeploy.verification.core, normdeploy.compare\n"
+    code += "from normdeploy.runtime import tune\n"
+    code += "loaded = {'torch._dynamo', 'torch.onnx', 'onnxscript'} & set(sys.modules)\nassert not loaded, loaded"
+    subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)
+
+
 CERTIFIED = """
 import sys
 import numpy as np

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
-from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 import torch
@@ -22,7 +21,6 @@ from normdeploy.exporting.module.forward import (
     split_arguments,
 )
 from normdeploy.exporting.module.mode import evaluation_mode
-from normdeploy.exporting.trace import Traced, trace
 from normdeploy.graph import load_graph
 from normdeploy.inspection.companions import Dependence, batched_inputs, dependence
 from normdeploy.inspection.findings import Finding, Findings
@@ -32,6 +30,9 @@ from normdeploy.inspection.stored_statistics import check_statistics
 from normdeploy.inspection.training_variance import training_conventions
 from normdeploy.nn.as_numpy import to_numpy
 from normdeploy.rewrite.infer import require_consistent
+
+if TYPE_CHECKING:
+    from normdeploy.exporting.trace import Traced
 
 # eager float32 runs of one sample in two batches: beyond this it is not rounding
 _MIXED_EAGER = 1e-3
@@ -65,7 +66,7 @@ def inspect(
         model = eager_module(model_or_path)
         found = _without_running(model)
         if args is not None:
-            found = _with_arguments(model, args, traces or partial(trace, model, args))
+            found = _with_arguments(model, args, traces or (lambda: _traced(model, args)))
     elif isinstance(model_or_path, (ir.Model, str, os.PathLike)):
         graph = model_or_path if isinstance(model_or_path, ir.Model) else load_graph(model_or_path)
         require_consistent(graph)
@@ -76,6 +77,12 @@ def inspect(
             "an ONNX file"
         )
     return Findings.of(found)
+
+
+def _traced(model: nn.Module, args: Any) -> Traced:
+    from normdeploy.exporting.trace import trace  # torch's exporter, seconds: a file needs none of it
+
+    return trace(model, args)
 
 
 def _without_running(model: nn.Module) -> Iterator[Finding]:

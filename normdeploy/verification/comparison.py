@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 from torch import nn
@@ -17,7 +17,6 @@ from normdeploy.errors import NormdeployError, TraceError, UsageError
 from normdeploy.exporting.eager import eager_module
 from normdeploy.exporting.module.asks_if_traced import traced_otherwise
 from normdeploy.exporting.module.forward import flatten_arguments
-from normdeploy.exporting.trace import Traced, trace
 from normdeploy.onnxfile.model import Copied, ModelFile, read_model
 from normdeploy.rewrite import RewriteResult, rewrite
 from normdeploy.rewrite.integer import sums_integers
@@ -27,6 +26,9 @@ from normdeploy.verification.sides.flat_values import Signature, as_array, to_to
 from normdeploy.verification.sides.graph_reference import GraphReference
 from normdeploy.verification.sides.subject import Subject
 from normdeploy.verification.sides.two_sides import EagerReference, Reference
+
+if TYPE_CHECKING:
+    from normdeploy.exporting.trace import Traced
 
 
 class Incomparable(Exception):
@@ -137,6 +139,8 @@ def _trace_like(
     model: nn.Module, args: Any, kwargs: Mapping[str, Any] | None, signature: Signature, shapes: Any, subject: Subject
 ) -> Traced:
     """Trace the reference with the dynamic dimensions that the file declares, unless others are given."""
+    from normdeploy.exporting.trace import trace  # torch's exporter, seconds: two files need none of it
+
     known: dict[str, Any] = {"kwargs": kwargs, "input_names": signature.names}
     inferred = None if shapes is not None else signature.dynamic_shapes(_dynamic_axes(subject.model))
     if inferred is None:

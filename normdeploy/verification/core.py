@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 from torch import nn
@@ -15,7 +15,6 @@ from torch import nn
 from normdeploy.array_types import Arrays
 from normdeploy.budget import parse_budget
 from normdeploy.errors import GraphError
-from normdeploy.exporting.trace import Traced
 from normdeploy.graph.derivation import Derivation
 from normdeploy.graph.threads import one_thread
 from normdeploy.graph.walk import nodes_in
@@ -63,6 +62,9 @@ from normdeploy.verification.sides.subject import Subject
 from normdeploy.verification.sides.table_rows import own_tables
 from normdeploy.verification.sides.unmet_weights import own_weights
 from normdeploy.verification.sides.watch import Watch
+
+if TYPE_CHECKING:
+    from normdeploy.exporting.trace import Traced
 
 _BY_SAMPLES = (
     check_idle,
