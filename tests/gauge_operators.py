@@ -94,8 +94,9 @@ def deformed(op: str, d: Draw) -> Any:
     weight = d.weight(4, 4 // groups, 2, 2)
     masked = d.flag()
     bias = [d.normal(4)] if d.flag() else [None] if masked else []
-    mask = [d.x(2, 4, 3, 3)] if masked else []
-    return d.g.op(op, d.x(2, 4, 4, 4), weight, d.x(2, 8, 3, 3), *bias, *mask, group=groups)
+    mask = [d.x(2, 4, 2, 2)] if masked else []
+    # small: onnx's reference reads point by point
+    return d.g.op(op, d.x(2, 4, 3, 3), weight, d.x(2, 8, 2, 2), *bias, *mask, group=groups)
 
 
 def recurrent(op: str, d: Draw) -> Any:

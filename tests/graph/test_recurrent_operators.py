@@ -12,7 +12,7 @@ import torch
 from onnx import TensorProto, helper, numpy_helper
 from onnxruntime_outputs import run_onnxruntime
 
-from normdeploy.graph import Evaluator
+from normdeploy.graph import Evaluator, evaluate_node
 
 HIDDEN, SIZE, BATCH, TIME = 5, 4, 3, 6
 GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
@@ -72,6 +72,26 @@ def test_every_attribute_is_that_of_onnxruntime(op_type: str, direction: str):
         agree(*recurrent(op_type, direction, lengths=given, states=given, peepholes=peepholes, **attributes))
     functions = {"activations": FUNCTIONS[op_type]}
     agree(*recurrent(op_type, direction, lengths=False, states=True, peepholes=False, **functions))
+
+
+def of_sizes(node: ir.Node, operands: list[torch.Tensor | None]) -> list[torch.Tensor]:
+    return evaluate_node(node, [t if t is None else t.to("meta") for t in operands], opset_imports={"": 17})
+
+
+@pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
+@pytest.mark.parametrize("op_type", GATES)
+def test_of_sizes_alone_it_returns_the_sizes(op_type: str, direction: str):
+    for time, lengths, layout in itertools.product((0, 1, TIME), (False, True), (0, 1)):
+        model, _ = recurrent(op_type, direction, lengths=lengths, states=not layout, peepholes=False, layout=layout)
+        (node,) = ir.from_proto(model).graph
+        held = (value and torch.tensor(value.const_value.numpy()) for value in node.inputs[1:])
+        operands = [torch.zeros((BATCH, time, SIZE) if layout else (time, BATCH, SIZE)), *held]
+        wanted = evaluate_node(node, operands, opset_imports={"": 17})
+        found = of_sizes(node, operands)
+        assert [(t.shape, t.dtype, t.is_meta) for t in found] == [(t.shape, t.dtype, True) for t in wanted]
+        if not layout:  # one step says all
+            operands[0] = torch.empty(10**8, BATCH, SIZE, device="meta")
+            assert of_sizes(node, operands)[0].shape == (10**8, *wanted[0].shape[1:])
 
 
 @pytest.mark.parametrize(

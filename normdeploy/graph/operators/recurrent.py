@@ -154,8 +154,11 @@ def _run(
 def _directed(
     call: Call, cell: _Cell, step: _Step, x: Tensor, state: list[Tensor], lengths: Tensor | None, *, backwards: bool
 ) -> tuple[Tensor, list[Tensor]]:
-    """Run one direction; behind a sequence's end the output is zero and the state stays."""
-    times = range(len(x))
+    """Run one direction; behind a sequence's end the output is zero and the state stays.
+
+    Of sizes alone (torch's device "meta") one step says all.
+    """
+    times = range(min(len(x), 1) if x.is_meta else len(x))
     out: dict[int, Tensor] = {}
     for t in reversed(times) if backwards else times:
         new = step(call, cell, x[t], state)
@@ -165,8 +168,10 @@ def _directed(
         going = (lengths > t).unsqueeze(-1)
         out[t] = torch.where(going, new[0], 0.0)
         state = [torch.where(going, n, s) for n, s in zip(new, state, strict=True)]
-    empty = state[0].new_zeros(0, *state[0].shape)
-    return torch.stack([out[t] for t in times]) if out else empty, state
+    if out and not x.is_meta:
+        return torch.stack([out[t] for t in times]), state
+    each = out[0] if out else state[0]
+    return each.new_zeros(len(x), *each.shape), state
 
 
 def lstm(call: Call, inputs: Inputs, taken: Function | None = None) -> list[Tensor]:

@@ -124,11 +124,12 @@ def test_around_a_deformable_conv(graph, fold, seed, groups, masked):
     """Its offsets and its mask stay what they are; outside its input it reads zeros."""
     rng = np.random.default_rng(seed)
     g = graph(opset=19)
-    x = g.op("Mul", g.input("x", ["N", 4, 5, 5]), rng.normal(size=(4, 1, 1)))
-    read = g.input("offsets", ["N", 8, 4, 4])
-    mask = [g.input("mask", ["N", 4, 4, 4])] if masked else []
-    weight, bias = rng.normal(size=(6, 4 // groups, 2, 2)), rng.normal(size=6)
-    g.output(g.batch_norm(g.op("DeformConv", x, weight, read, bias, *mask, group=groups), 6, rng))
+    # small: onnx's reference reads point by point, 0.8 ms for each weight, place and row
+    x = g.op("Mul", g.input("x", ["N", 4, 3, 3]), rng.normal(size=(4, 1, 1)))
+    read = g.input("offsets", ["N", 8, 2, 2])
+    mask = [g.input("mask", ["N", 4, 2, 2])] if masked else []
+    weight, bias = rng.normal(size=(4, 4 // groups, 2, 2)), rng.normal(size=4)
+    g.output(g.batch_norm(g.op("DeformConv", x, weight, read, bias, *mask, group=groups), 4, rng))
     assert fold(g).folded(2).agree(g.feeds(rng, N=2)).ops == {"DeformConv": 1}
 
 
