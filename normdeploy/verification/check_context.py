@@ -273,6 +273,7 @@ class Context:
             known=self.example,
             spend=partial(self._spend_on_noise, family.feeds),
             unmeasured=partial(self._unmeasured, family.name),
+            settled=lambda: self.failed,
         )
         if self.level.measured:
             case.rounding.values  # noqa: B018 # asked for here, so that it is measured

@@ -25,7 +25,7 @@ _BY_ACCIDENT = 1 / 16
 """An RMS error of eager's below this share of u times the size of the output says nothing of its rounding."""
 
 _LOOKS = 4
-"""Runs that look for ties ahead of S, which takes about as many."""
+"""Runs that look for ties ahead of S, which takes about as many; and all of them once the verdict is a failure."""
 
 
 @dataclass
@@ -42,6 +42,8 @@ class Case:
         noisy: the reference graph, for tie decisions; None where there is no graph.
         seed: of the noise that finds ties.
         chain: what is known of it in float64; None where the links were not followed.
+        settled: tells whether the verdict is a failure, whatever this case shows: then few runs look for ties.
+        looked: where ties were looked for; None begins anew.
     """
 
     family: Family
@@ -54,6 +56,12 @@ class Case:
     seed: int = 0
     constants: Constants = CONSTANTS
     chain: Chain | None = None
+    settled: Callable[[], bool] = bool
+    looked: Ties | None = None
+
+    def by(self, constants: Constants) -> Case:
+        """Return the case judged by other constants, with the ties found for both."""
+        return replace(self, constants=constants, looked=self._ties)
 
     @property
     def spread(self) -> list[Array]:
@@ -126,14 +134,22 @@ class Case:
 
     @cached_property
     def _ties(self) -> Ties:
+        if self.looked is not None:
+            return self.looked
         floor = SMALLEST_NORMAL[self.precision]
         return Ties(self.noisy, self.family.feeds, self.truth, roundoff=self.roundoff, floor=floor, seed=self.seed)
 
     def undecided(self, index: int) -> bool:
         """Return whether so much of an output hangs on ties that it is not judged; looks until that is known."""
-        while not self._ties.too_many(index) and self.noisy is not None and self._ties.look(self.spread):
+        while not self._ties.too_many(index) and self._look():
             pass
         return self._ties.too_many(index)
+
+    def _look(self) -> bool:
+        """Make one more run that looks for ties; False where that was enough."""
+        if self.noisy is None or (self._ties.runs >= _LOOKS and self.settled()):
+            return False
+        return self._ties.look(self.spread)
 
     def turns_at_once(self, index: int) -> bool:
         """Return whether a few runs show that so much of an output hangs on ties that it is not judged.
@@ -165,7 +181,7 @@ class Case:
 
     def ties(self, index: int) -> Array:
         """Return the elements of an output that turn under noise as large as the bound."""
-        while self.noisy is not None and self._ties.look(self.spread):
+        while self._look():
             pass
         return self._ties.found[index]
 
@@ -192,6 +208,7 @@ def make_case(
     known: Evaluated | None = None,
     spend: Callable[[float], None] | None = None,
     unmeasured: Callable[[str], None] | None = None,
+    settled: Callable[[], bool] = bool,
 ) -> Case:
     """Evaluate the reference on a family.
 
@@ -202,6 +219,7 @@ def make_case(
         known: what was evaluated before; used where the feeds are these very ones.
         spend: told how many evaluations the runs with noise are, when they are made.
         unmeasured: told why S could not be measured; it is 0 then.
+        settled: tells whether the verdict is a failure by now.
     """
     if known is None or known.feeds is not family.feeds:
         known = Evaluated(family.feeds, reference.truth(family.feeds), reference.native(family.feeds))
@@ -214,7 +232,7 @@ def make_case(
         measured = _noise_of(noisy, family, precision, fast=fast, spend=spend)
         measure = _or_nothing(measured, unmeasured) if unmeasured is not None else measured
     rounding = Spread(shapes, measure, runs=runs if noisy is not None else 0, seed=seed)
-    return Case(family, names, known.truth, known.eager, rounding, precision, noisy, seed)
+    return Case(family, names, known.truth, known.eager, rounding, precision, noisy, seed, settled=settled)
 
 
 def _noise_of(

@@ -50,10 +50,11 @@ def references_once(monkeypatch: pytest.MonkeyPatch) -> None:
         key = (
             family.name,
             *((name, a.shape, a.tobytes()) for name, a in family.feeds.items()),
-            *((k, v) for k, v in options.items() if k not in ("known", "spend", "unmeasured")),
+            *((k, v) for k, v in options.items() if k not in ("known", "spend", "unmeasured", "settled")),
         )
         if key not in made:
-            made[key] = make_case(reference, noisy, family, *args, **options)  # type: ignore[arg-type] # passed on
+            never = {**options, "settled": bool}  # by the verdict that it is made for
+            made[key] = make_case(reference, noisy, family, *args, **never)  # type: ignore[arg-type] # passed on
         return made[key]
 
     monkeypatch.setattr(module, "make_case", once)

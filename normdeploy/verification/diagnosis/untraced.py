@@ -81,7 +81,7 @@ def untraced(context: Context, case: Case, outputs: list[Array]) -> Localization
         return None
     traced = context.traced(case)
     eager = [y.astype(e.dtype) for y, e in zip(traced, case.eager, strict=True)]
-    if logic_problems(replace(case, truth=traced, eager=eager), outputs)[0]:
+    if logic_problems(replace(case, truth=traced, eager=eager, looked=None), outputs)[0]:
         return None
     found = Localization(case.family.name, Side.TRACE)
     first = _first(module, module.graph, case.family.feeds)

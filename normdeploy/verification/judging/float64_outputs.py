@@ -23,7 +23,7 @@ def logic_problems(case: Case, outputs: list[Array], *, limit: float = 1.0) -> t
     if len(outputs) != len(case.truth):
         return [f"the file returns {len(outputs)} outputs; the reference returns {len(case.truth)}"], float("inf")
     eager = case.noisy is None
-    judged = case if eager else replace(case, constants=LOGIC)
+    judged = case if eager else case.by(LOGIC)
     problems: list[str] = []
     worst = 0.0
     for result in hold_against(judged, outputs, eager=eager or limit > 1, exact=False):
