@@ -39,12 +39,11 @@ from public_networks import Plain, network, reference_names
 from torch import nn
 from verify_cost import Peak, resident
 
-from normdeploy.exporting.trace import trace
+from normdeploy.exporting.trace import Traced, trace
 from normdeploy.graph import Evaluator, save_graph
 from normdeploy.onnxfile.model import read_model
 from normdeploy.rewrite import rewrite
 from normdeploy.verification import verify
-from normdeploy.verification.core import Traced
 from normdeploy.verification.sides.flat_values import Signature, run_evaluator
 from normdeploy.verification.sides.sessions import Setting, open_session, run_session
 from normdeploy.verification.sides.two_sides import EagerReference

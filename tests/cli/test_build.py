@@ -14,7 +14,6 @@ from typer.testing import CliRunner, Result
 
 from normdeploy.building import recipe_model
 from normdeploy.cli.app import app
-from normdeploy.inspection import doctor
 from normdeploy.parsing.recipe import load_recipe
 from normdeploy.parsing.sources import build as build_model
 from normdeploy.report import pictures
@@ -116,8 +115,8 @@ def test_a_network_is_traced_once(run: Run, folder: Path, tmp_path: Path, monkey
         traced.append(options["output_names"])
         return made(*args, **options)  # type: ignore[arg-type]  # as the real one is called
 
-    for module in (recipe_model, doctor):
-        monkeypatch.setattr(module, "trace", counted)
+    for place in ("building.recipe_model.trace", "exporting.trace.trace"):  # the second for who loads it when needed
+        monkeypatch.setattr(f"normdeploy.{place}", counted)
     monkeypatch.setattr("normdeploy.building.measure_step.latency_table", lambda *_: {"contenders": []})
     run("build", folder / "net.toml", "--out", tmp_path)
     assert traced == [["scores"]]
