@@ -20,6 +20,8 @@ from hypothesis.internal import reflection
 from hypothesis.internal.conjecture import providers
 from short_turns import SHORT
 
+gc.disable()  # until tests are collected: importing libraries and making thousands of tests leaves no garbage behind
+
 # Tests run side by side (pytest -n auto), one core each: several threads apiece would wait for one another.
 # Set before torch and onnxruntime are imported, here and in the processes that tests start.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -85,10 +87,6 @@ def pytest_sessionstart(session: pytest.Session) -> None:
         if not kept.exists() and rewrite.try_makedirs(kept.parent):
             digest, code = rewrite._rewrite_test(path, session.config)
             rewrite._write_pyc(session.config.stash[rewrite.assertstate_key], code, digest, kept)
-
-
-def pytest_collection() -> None:
-    gc.disable()  # thousands of tests are made and none is dropped
 
 
 def pytest_collection_finish() -> None:

@@ -5,6 +5,7 @@ Nothing heavy is imported here or at the top of a command's file, so that ``norm
 
 from __future__ import annotations
 
+import gc
 import os
 
 
@@ -13,6 +14,9 @@ def main() -> None:
     # Idle OpenMP threads sleep instead of spinning: on a machine that others use too, training a small network was ten
     # times slower with spinning. Read when torch is imported, so set before that; the user's own setting wins.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    # While libraries are imported the heap grows from nothing, and each time by a quarter all of it is looked through
+    # for garbage: an eighth of a small network's export. Later it hardly grows, and rounds come as they would.
+    gc.set_threshold(2_000, 10, 100)
 
     from normdeploy.cli.group import complain
     from normdeploy.cli.interrupts import TerminatedError, listen, stop_code, stopped

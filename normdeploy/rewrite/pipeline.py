@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
 from normdeploy.graph import WHERE, module_path, strip_traces
 from normdeploy.graph.derivation import Derivation
+from normdeploy.graph.garbage import rarely_collected
 from normdeploy.graph.inlining import inline_functions
 from normdeploy.graph.integer_weights import quantize_constants
 from normdeploy.graph.threads import one_thread
@@ -193,7 +191,7 @@ def rewrite(
         RewriteError: a rewrite changed the function, or failed (a bug of ours); nothing is returned.
         GraphError: the graph's types or sizes contradict each other.
     """
-    with _collection_paused(), one_thread():
+    with rarely_collected(), one_thread():
         context = RewriteContext(approximate=approximate, check=check, highest_opset=highest_opset, integer=integer)
         return _rewrite(model, context)
 
@@ -219,19 +217,3 @@ def _rewrite(model: ir.Model, context: RewriteContext) -> RewriteResult:
         context.carried.settle()
     ordered = sorted(context.ledger, key=lambda row: max((order.get(name, -1) for name in row.site), default=-1))
     return RewriteResult(work, canonical, Ledger(ordered), context.carried.derivation(work))
-
-
-@contextmanager
-def _collection_paused() -> Iterator[None]:
-    """Keep Python from collecting cycles meanwhile.
-
-    Rewriting makes many small objects that stay. Beside a traced torch model each full collection they trigger would
-    walk millions of objects, which takes longer than rewriting a small network.
-    """
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()

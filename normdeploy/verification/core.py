@@ -16,6 +16,7 @@ from normdeploy.array_types import Arrays
 from normdeploy.budget import parse_budget
 from normdeploy.errors import GraphError
 from normdeploy.graph.derivation import Derivation
+from normdeploy.graph.garbage import rarely_collected
 from normdeploy.graph.threads import one_thread
 from normdeploy.graph.walk import nodes_in
 from normdeploy.onnxfile.model import Copied
@@ -136,7 +137,7 @@ def verify(
     chosen = level_named(level)
     allowed = None if budget is None or budget == "exact" else parse_budget(budget)
     # on one thread: what is measured here is written into the certificate, which other numbers of threads share
-    with one_thread(), tempfile.TemporaryDirectory(prefix="normdeploy-verify-") as folder:
+    with rarely_collected(), one_thread(), tempfile.TemporaryDirectory(prefix="normdeploy-verify-") as folder:
         workspace = Path(folder)
         # What is judged is a copy: a file that is replaced meanwhile is not what the verdict and its digests are of
         judged, read = copied_file(path, workspace / "file")

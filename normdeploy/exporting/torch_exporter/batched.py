@@ -29,6 +29,7 @@ from normdeploy.exporting.torch_exporter.whole_sizes import Place, is_among, num
 from normdeploy.exporting.translations.complex_translations import COMPLEX, complex_numbers_translated
 from normdeploy.exporting.translations.translation_table import translations
 from normdeploy.graph import Evaluator
+from normdeploy.graph.garbage import rarely_collected
 from normdeploy.nn.as_numpy import to_numpy
 
 _ROUGHLY = 1e-2  # of float32 or less against float64; what is exact is the verdict's to say
@@ -70,6 +71,7 @@ def export_program(model: nn.Module, tensors: list[torch.Tensor], specs: list[Sp
 
 def _called(model: nn.Module, tensors: list[torch.Tensor], specs: list[Spec], opset: int | None) -> Any:
     with (
+        rarely_collected(),
         known_messages_silenced(),
         signature_tables_kept(),
         second_trace_where_needed(),
