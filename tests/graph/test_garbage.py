@@ -25,13 +25,19 @@ def thresholds() -> Iterator[tuple[int, int, int]]:
 
 def test_they_are_rarer_meanwhile_and_nothing_else_changes(thresholds: tuple[int, int, int]) -> None:
     enabled = gc.isenabled()
-    with pytest.raises(KeyError), rarely_collected(), rarely_collected():
-        young, middle, old = gc.get_threshold()
+
+    @rarely_collected()
+    def fails() -> None:
+        with rarely_collected():
+            young, middle, old = gc.get_threshold()
         assert young > thresholds[0]
         assert middle == thresholds[1]
         assert old > thresholds[2]
         assert gc.isenabled() == enabled
         raise KeyError
+
+    with pytest.raises(KeyError):
+        fails()
     assert gc.get_threshold() == thresholds
 
 
