@@ -91,7 +91,12 @@ def say(title, first="", **_):
 for module in (bench, build, diff, export, fold, init, inspect, train, tune, verify):
     assert module.working is progress.working
     module.working = say
-for line in sys.argv[1:]:
+lines, sys.argv[1:] = sys.argv[1:], ["fold", "--help"]
+try:
+    main()  # what reads words is loaded as well
+except SystemExit as end:
+    assert end.code == 0
+for line in lines:
     if not (child := os.fork()):
         sys.argv[1:] = line.split()
         main()

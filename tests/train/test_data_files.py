@@ -213,6 +213,7 @@ class Pictures(nn.Module):
 """
 
 
+@pytest.mark.usefixtures("short_turns")
 @pytest.mark.parametrize("kind", ["Rows", "Pictures"])
 def test_a_recipe_with_files_is_built_and_takes_raw_inputs(tmp_path: Path, kind: str) -> None:
     (tmp_path / "net.py").write_text(MODEL)
@@ -246,6 +247,7 @@ def test_a_recipe_with_files_is_built_and_takes_raw_inputs(tmp_path: Path, kind:
     assert build(recipe, device="cpu")["stages"] == again["stages"]
 
 
+@pytest.mark.usefixtures("short_turns")
 @pytest.mark.filterwarnings("ignore:.*(is|are) deprecated.*")
 def test_a_network_trained_for_int8_takes_raw_inputs_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "net.py").write_text(MODEL)
