@@ -277,7 +277,7 @@ def test_a_network_trained_for_int8_takes_raw_inputs_too(tmp_path: Path, monkeyp
     (output,) = session.run(None, {session.get_inputs()[0].name: raw.numpy()})
     # a tie that rounds the other way is a step of int8; inputs that were not standardized give anything
     assert np.linalg.norm(output - truth) < 0.05 * np.linalg.norm(truth)
-    assert np.linalg.norm(wrong - truth) > 0.5 * np.linalg.norm(truth)
+    assert np.linalg.norm(wrong - truth) > 0.25 * np.linalg.norm(truth)
 
 
 def test_every_key_of_the_recipe_reaches_the_reading(tmp_path: Path) -> None:
