@@ -15,7 +15,7 @@ def main() -> None:
     # times slower with spinning. Read when torch is imported, so set before that; the user's own setting wins.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     # While libraries are imported the heap grows from nothing, and each time by a quarter all of it is looked through
-    # for garbage: an eighth of a small network's export. Later it hardly grows, and rounds come as they would.
+    # for garbage: an eighth of a small network's export. Later it hardly grows.
     gc.set_threshold(2_000, 10, 100)
 
     from normdeploy.cli.group import complain

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
@@ -66,7 +67,7 @@ def inspect(
         model = eager_module(model_or_path)
         found = _without_running(model)
         if args is not None:
-            found = _with_arguments(model, args, traces or (lambda: _traced(model, args)))
+            found = _with_arguments(model, args, traces or partial(_traced, model, args))
     elif isinstance(model_or_path, (ir.Model, str, os.PathLike)):
         graph = model_or_path if isinstance(model_or_path, ir.Model) else load_graph(model_or_path)
         require_consistent(graph)

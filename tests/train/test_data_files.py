@@ -273,10 +273,15 @@ def test_a_network_trained_for_int8_takes_raw_inputs_too(tmp_path: Path, monkeyp
         wrong = trained[0](raw).numpy()
     options = ort.SessionOptions()
     options.add_session_config_entry(*EXACT_PRODUCTS)  # 8-bit products saturate on some processors without it
-    session = ort.InferenceSession(tmp_path / "net.qat.onnx", options)
-    (output,) = session.run(None, {session.get_inputs()[0].name: raw.numpy()})
-    # a tie that rounds the other way is a step of int8; inputs that were not standardized give anything
-    assert np.linalg.norm(output - truth) < 0.05 * np.linalg.norm(truth)
+    outputs = []
+    for name in ("net.onnx", "net.qat.onnx"):
+        session = ort.InferenceSession(tmp_path / name, options)
+        outputs.append(session.run(None, {session.get_inputs()[0].name: raw.numpy()})[0])
+    plain, quantized = outputs
+    # another 20 steps of training moved it a little; inputs that were not standardized would give anything
+    assert np.sqrt(np.square(quantized - plain).mean() / np.square(plain).mean()) < 0.3
+    # a tie that rounds the other way is a step of int8
+    assert np.linalg.norm(quantized - truth) < 0.05 * np.linalg.norm(truth)
     assert np.linalg.norm(wrong - truth) > 0.25 * np.linalg.norm(truth)
 
 
