@@ -93,3 +93,33 @@ def test_complex_numbers_are_moved_part_by_part():
     one = np.linalg.norm(2 * 2.0**-24 / np.sqrt(3) * parts)
     assert np.sqrt(3) * one < np.linalg.norm(deviation) < 3 * np.sqrt(3) * one
     assert (deviation <= 12 * 2.0**-24 * np.abs(parts)).all()
+
+
+class Drawing(Branching):
+    """Takes probabilities alone: noise makes 1 more than that."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = super().forward(x)
+        shares = torch.ones_like(y)
+        if bool((shares > 1).any()):
+            raise ValueError("no probability")
+        return y * torch.clamp(shares, 0, 1)
+
+
+class Insisting(Drawing):
+    """Raises whatever was moved."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = super().forward(x)
+        one = torch.full((1,), 1.0) * 1
+        if one.item() != 1.0:
+            raise ValueError("one is not one")
+        return y
+
+
+@pytest.mark.parametrize("kind", [Drawing, Insisting])
+def test_runs_that_noise_makes_invalid_are_left_out(kind: type[Branching], tmp_path: Path):
+    model = kind().eval()
+    x = torch.randn(4, 64)
+    verdict = verify(model, written(model, tmp_path), args=(x,))
+    assert verdict.status == "weak", verdict.summary()
