@@ -163,9 +163,18 @@ def _one_number(made: Tensor, *, of_sizes: bool) -> float | None:
 
 
 def same_tensor(read: Tensor | None, made: Tensor) -> bool:
-    """Tell whether two tensors hold the same numbers in the same places, NaN included."""
-    if read is None or read.shape != made.shape:
+    """Tell whether a tensor is another one, repeated where that is smaller: the same numbers, NaN included."""
+    read = None if read is None else spread_over(read, made)
+    if read is None:
         return False
     if read.dtype != made.dtype:  # torch compares no unsigned integers with others; NumPy does
         return bool((np.asarray(read.numpy()) == np.asarray(made.numpy())).all())
     return bool(((read == made) | ((read != read) & (made != made))).all())
+
+
+def spread_over(read: Tensor, made: Tensor) -> Tensor | None:
+    """Return an operand in the shape of the result that is computed of it; None where it has no such shape."""
+    try:
+        return read.expand(made.shape)
+    except RuntimeError:
+        return None
