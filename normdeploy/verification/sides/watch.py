@@ -17,6 +17,7 @@ from normdeploy.graph.operator_evaluation import as_constant, promote
 from normdeploy.graph.traits import Trait, has
 from normdeploy.verification.sides.clip_bounds import beyond_bounds
 from normdeploy.verification.sides.flat_values import Feeds
+from normdeploy.verification.sides.taken_parts import taken_parts
 from normdeploy.verification.sides.unmet_weights import nonzero_channels
 
 NEGATED = -1
@@ -28,6 +29,10 @@ _NEAR = 64.0
 
 _OF_SIZES = frozenset({"Div", "Mod", "Sign", "BitShift", "Floor", "Ceil", "Round"})
 """Operators that are watched where they decide on sizes: 0 for all sizes below some number shows nothing."""
+
+
+_HOLDING = frozenset({"If", "Loop"})
+"""Operators that hold what runs on some inputs alone."""
 
 
 @dataclass
@@ -49,7 +54,7 @@ class Watch:
         ends: of the integers that some quantizers among them make; these act where both were reached. Of what reads a
             table the rows; it acts where each was chosen. Of what has weights of its own the channels that it reads;
             it acts where each was something else than 0. Of a Clip the sides of its own bounds; it acts where something
-            lay beyond each.
+            lay beyond each. Of an If or a Loop its parts (:mod:`.taken_parts`); it acts where each was reached.
         reached: those that were.
     """
 
@@ -87,11 +92,16 @@ class Watch:
             if value.name:
                 self.values[value.name] = result
         name = str(node.outputs[0].name)
-        if name not in self.names or name in self.acted or not results[0].numel():
+        if name not in self.names or name in self.acted or (node.op_type in _HOLDING and name not in self.ends):
+            return
+        if node.op_type not in _HOLDING and not results[0].numel():
             return
         self.ran[name] = node
         if name in self.ends:
-            self.reached.setdefault(name, set()).update(self._reached(name, node, results[0]))
+            reached = (
+                taken_parts(node, self._held) if node.op_type in _HOLDING else self._reached(name, node, results[0])
+            )
+            self.reached.setdefault(name, set()).update(reached)
             if self.reached[name].issuperset(self.ends[name]):
                 self.acted.add(name)
             return
