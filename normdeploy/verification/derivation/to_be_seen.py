@@ -182,6 +182,7 @@ def _deciding(side: Side, node: ir.Node) -> Iterator[ir.Node]:
 
 _BOUNDS = frozenset({"Min", "Max", "Clip"})
 _PARTED = _BOUNDS | frozenset({
-    "Where", "Relu", "LeakyRelu", "PRelu", "ThresholdedRelu", "Abs", "Mod", "Trilu", "IsNaN", "IsInf", "Slice",
+    "Where", "Relu", "LeakyRelu", "PRelu", "ThresholdedRelu", "Shrink", "Abs", "Mod", "Trilu", "IsNaN", "IsInf",
+    "Slice",
 })  # fmt: skip
 """Operators that are one formula on some numbers and another, or nothing, on others."""
