@@ -96,14 +96,12 @@ def test_complex_numbers_are_moved_part_by_part():
 
 
 class Drawing(Branching):
-    """Takes probabilities alone: noise makes 1 more than that."""
+    """Takes probabilities alone: noise makes 1 more than that in half of the runs."""
 
     def forward(self, x: Tensor) -> Tensor:
-        y = super().forward(x)
-        shares = torch.ones_like(y)
-        if bool((shares > 1).any()):
+        if float(torch.ones(1) * 1) > 1:
             raise ValueError("no probability")
-        return y * torch.clamp(shares, 0, 1)
+        return super().forward(x)
 
 
 class Insisting(Drawing):
@@ -111,15 +109,15 @@ class Insisting(Drawing):
 
     def forward(self, x: Tensor) -> Tensor:
         y = super().forward(x)
-        one = torch.full((1,), 1.0) * 1
-        if one.item() != 1.0:
+        if bool((torch.ones(1000) * 1 != 1).any()):
             raise ValueError("one is not one")
         return y
 
 
 @pytest.mark.parametrize("kind", [Drawing, Insisting])
-def test_runs_that_noise_makes_invalid_are_left_out(kind: type[Branching], tmp_path: Path):
-    model = kind().eval()
-    x = torch.randn(4, 64)
-    verdict = verify(model, written(model, tmp_path), args=(x,))
-    assert verdict.status == "weak", verdict.summary()
+def test_runs_that_noise_makes_invalid_are_left_out(kind: type[Branching]):
+    model, x = kind().eval(), torch.randn(4, 64)
+    reference = EagerReference(model, Signature(model, (x,), None, ["x"]), None)
+    ((mean, deviation),) = ensemble(reference, {"x": x.numpy()})
+    np.testing.assert_allclose(mean, model.lin(x).detach().numpy(), atol=1e-5)
+    assert deviation.any() == (kind is Drawing)
