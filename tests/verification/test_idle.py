@@ -251,3 +251,25 @@ def test_a_choice_by_a_constant_need_not_act(asked: str, idle: bool, tmp_path: P
         onnx.save(onnx.parser.parse_model(SLICED % body), tmp_path / f"{name}.onnx")
     verdict = verify(tmp_path / "source.onnx", tmp_path / "file.onnx", level="quick")
     assert ("the reference's Where" in verdict.summary() or "the reference's Less" in verdict.summary()) == idle
+
+
+BY_SIZE = """<ir_version: 8, opset_import: ["": 18]> g (float[n,4] x) => (float[n,3] y)
+    <float[4,3] w = {0.5, -0.2, 0.1, 0.3, 0.7, -0.4, 0.2, -0.6, 0.9, -0.1, 0.8, 0.4}, float zero = {0.0},
+    int64 place = {%d}, int64 asked = {%d}> {
+    g = Greater(x, zero) signs = Cast<to = 1>(g) s = Shape(x) size = Gather(s, place) c = %s(size, asked)
+    h = If(c) <then_branch = t () => (float[n,4] a) { a = Identity(signs) },
+               else_branch = e () => (float[n,4] b) { b = Neg(signs) }> y = MatMul(h, w) }"""
+
+
+@pytest.mark.parametrize(
+    ("place", "asked", "by", "idle"), [(1, 4, "Equal", False), (0, 1000, "Less", True), (0, 0, "Greater", False)]
+)
+def test_a_choice_by_a_size_need_not_act_where_nothing_varies_it(
+    place: int, asked: int, by: str, idle: bool, tmp_path: Path
+) -> None:
+    """As torch's older exporter asks whether an axis that it squeezes is of one element."""
+    onnx.save(onnx.parser.parse_model(SLICED % BY_SIGNS), tmp_path / "source.onnx")
+    onnx.save(onnx.parser.parse_model(BY_SIZE % (place, asked, by)), tmp_path / "file.onnx")
+    verdict = verify(tmp_path / "source.onnx", tmp_path / "file.onnx", level="quick")
+    assert ("never took its else_branch" in verdict.summary()) == idle, verdict.summary()
+    assert verdict.status is (Status.NOT_EXERCISED if idle else Status.PASS)

@@ -130,12 +130,15 @@ def _guards(side: Side, node: ir.Node) -> bool:
 
 
 def _keeps_all(side: Side, node: ir.Node) -> bool:
-    """Tell whether an operator is a Where of one constant, or a Slice from the first element to the last at any size.
+    """Tell whether an operator does the same at any size: a choice by a constant, a Slice of the whole.
 
-    A Slice is one where it left nothing out at any assignment, and no bound was always within a size or always beyond.
+    A choice by a size that nothing varies is one. A Slice is where it left nothing out at any assignment, and no bound
+    was always within a size or always beyond it.
     """
     if kind(node) == "Where":
         return kept_operand(side, node) is not None
+    if kind(node) == "If":
+        return side.fixed(node.inputs[0]) is not None
     if kind(node) != "Slice":
         return False
     read, starts, ends, _, steps = (inputs_of(node) + [None] * 5)[:5]
