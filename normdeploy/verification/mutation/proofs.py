@@ -16,6 +16,7 @@ from normdeploy.verification.mutation.mutants import Site
 from normdeploy.verification.mutation.one_key import of_one_key, one_key_nodes
 from normdeploy.verification.mutation.rerun import CleanRun, CleanRuns, Target, by_site
 from normdeploy.verification.mutation.same_file import same_file
+from normdeploy.verification.mutation.unheard import UNHEARD, unheard
 from normdeploy.verification.sides.exact_agreement import plural
 
 
@@ -23,10 +24,13 @@ def prove_nothing(targets: Sequence[Target]) -> None:
     """Find the mutants that change nothing, by what they were made of or where: they are neither run nor looked for."""
     unread: dict[Site, str] = {}
     ones = {graph: one_key_nodes(graph) for graph in {target.evaluator.graph for target in targets}}
+    silent = {evaluator: unheard(evaluator) for evaluator in {target.evaluator for target in targets}}
     for target in targets:
         graph = target.evaluator.graph
         if target.site not in unread:
             unread[target.site] = of_one_key(graph, target.site, ones[graph])
+            if not target.site.inner and target.site.output in silent[target.evaluator]:
+                unread[target.site] = UNHEARD
         nothing = target.mutant.nothing or (target.mutant.between_rows and one_row(target.site))
         proof = SAME_FUNCTION if nothing else unread[target.site]
         if proof:
