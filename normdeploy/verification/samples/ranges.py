@@ -12,7 +12,7 @@ import onnx_ir as ir
 from normdeploy.array_types import Array
 from normdeploy.errors import InputError
 from normdeploy.graph import constant64, constant_tensor
-from normdeploy.graph.traits import Trait, has, is_standard
+from normdeploy.graph.traits import MICROSOFT, Trait, has, is_standard, kind_of
 from normdeploy.verification.samples.guards import compared_with_infinity, guarded, looked_at_for_nan
 from normdeploy.verification.samples.roles import hides_scores
 
@@ -26,6 +26,16 @@ _OF_THE_FIRST = frozenset({
 })  # fmt: skip
 """Operators that have a meaning for every integer that its type holds, as any operand or as the first; so have those
 that compare, and those that pass their first operand on."""
+
+_TABLES: dict[tuple[str, str], dict[int, int]] = {
+    ("", "Gather"): {1: 0},
+    ("", "GatherElements"): {1: 0},
+    ("", "RotaryEmbedding"): {3: 1},
+    (MICROSOFT, "RotaryEmbedding"): {1: 2},
+    (MICROSOFT, "GatherBlockQuantized"): {1: 0},
+    (MICROSOFT, "EmbedLayerNormalization"): {0: 2, 1: 4},
+}
+"""Operators that look integers up, by the operand: in which operand's rows."""
 
 _CLASSES = frozenset({"SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss"})
 """Operators whose second operand says classes, which stand along axis 1 of the first."""
@@ -228,10 +238,10 @@ def _table_size(value: ir.Value, depth: int = 0) -> int | None:
         if is_standard(node, *_CLASSES) and index == 1:
             shape = None if node.inputs[0] is None else node.inputs[0].shape
             sizes += [shape[1]] if shape is not None and len(shape) > 1 and isinstance(shape[1], int) else []
-        elif node.op_type in ("Gather", "GatherElements") and index == 1:
-            tensor = constant_tensor(node.inputs[0])
-            shape = node.inputs[0].shape if node.inputs[0] is not None else None
-            axis = node.attributes.get_int("axis", 0)
+        elif index in (places := _TABLES.get(kind_of(node), {})):
+            read = node.inputs[places[index]] if places[index] < len(node.inputs) else None
+            tensor, shape = constant_tensor(read), None if read is None else read.shape
+            axis = node.attributes.get_int("axis", node.attributes.get_int("gather_axis", 0))
             if tensor is not None:
                 sizes.append(int(tensor.shape.numpy()[axis]))
             elif shape is not None:
