@@ -13,7 +13,7 @@ from normdeploy.array_types import Array
 from normdeploy.errors import InputError
 from normdeploy.graph import constant64, constant_tensor
 from normdeploy.graph.traits import MICROSOFT, Trait, has, is_standard, kind_of
-from normdeploy.verification.samples.guards import compared_with_infinity, guarded, looked_at_for_nan
+from normdeploy.verification.samples.guards import compared_numbers, compared_with_infinity, guarded, looked_at_for_nan
 from normdeploy.verification.samples.roles import hides_scores
 
 _FORWARDS = Trait.MOVES | Trait.CONVERTS
@@ -55,6 +55,7 @@ class InputRange:
         removes: a float input of which minus infinity says which keys of an attention do not count.
         hides: a float input of which 0 and 1 say which keys of an attention count.
         may_be_nan: a float input of which the graph asks whether what is made of it is NaN, or infinite.
+        compared: numbers that either graph compares an input with that is only computed with.
     """
 
     name: str
@@ -69,6 +70,7 @@ class InputRange:
     removes: bool = False
     hides: bool = False
     may_be_nan: bool = False
+    compared: tuple[float, ...] = ()
 
     @property
     def is_float(self) -> bool:
@@ -145,12 +147,14 @@ def _with_range(spec: InputRange, readers: Sequence[ir.Value], example: Array) -
     Args:
         readers: the input in the reference's graph, and in the file's. example: as given.
     """
+    compared = tuple(dict.fromkeys(number for reader in readers for number in compared_numbers(reader)))
     if spec.is_float:
         return replace(
             spec,
             hides=hides_scores(readers[0]),
             removes=compared_with_infinity(readers[0]),
             may_be_nan=any(map(looked_at_for_nan, readers)),
+            compared=compared,
         )
     if spec.dtype.kind not in "iu":
         return spec
@@ -172,7 +176,8 @@ def _with_range(spec: InputRange, readers: Sequence[ir.Value], example: Array) -
     # A little beyond what each width holds, with and without a sign
     beyond = [2**bits + 2 ** (bits - 2) for bits in (8, 16, 32) if 2 ** (bits + 1) <= highest]
     ends = [end for end in (*beyond, highest) if end > spec.high]
-    return replace(spec, ends=tuple((max(-end, lowest), end) for end in ends))
+    near = [n + step for n in map(int, compared) for step in (0, -1, 1) if lowest <= n + step <= highest]
+    return replace(spec, ends=tuple((max(-end, lowest), end) for end in ends), compared=tuple(near))
 
 
 def _reach(value: ir.Value, lowest: int, highest: int) -> tuple[int, int]:
