@@ -253,10 +253,10 @@ def _halved(specs: Sequence[InputRange], drawn: Callable[[], Arrays]) -> Arrays:
     for spec in specs:
         if spec.is_float and not spec.is_mask:
             rng = np.random.default_rng(feeds[spec.name].size)
-            drawn = rng.integers(-6, 6, spec.shape, endpoint=True) / 2
+            halves: Array = np.asarray(rng.integers(-6, 6, spec.shape, endpoint=True) / 2)
             if spec.compared:
-                drawn.reshape(-1)[::3] = np.resize(spec.compared, -(-drawn.size // 3))
-            feeds[spec.name] = drawn.astype(spec.dtype)
+                halves.reshape(-1)[::3] = np.resize(spec.compared, -(-halves.size // 3))
+            feeds[spec.name] = halves.astype(spec.dtype)
     return feeds
 
 
