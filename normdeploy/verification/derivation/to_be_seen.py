@@ -18,6 +18,7 @@ from normdeploy.verification.derivation.related.report import Report, Row
 from normdeploy.verification.derivation.side.beyond import NO_END, cuts, decides, is_one_sided
 from normdeploy.verification.derivation.side.body_graphs import bodies_of
 from normdeploy.verification.derivation.side.checked_side import Side
+from normdeploy.verification.derivation.side.kept_operands import kept_operand
 from normdeploy.verification.derivation.side.operands import inputs_of, kind
 from normdeploy.verification.derivation.side.zero_guards import meets_a_pole
 
@@ -129,10 +130,15 @@ def _guards(side: Side, node: ir.Node) -> bool:
 
 
 def _keeps_all(side: Side, node: ir.Node) -> bool:
-    """Tell whether an operator is a Slice from the first element to the last, whatever the size.
+    """Tell whether an operator does the same at any size: a choice by a constant, a Slice of the whole.
 
-    It is one where it left nothing out at any assignment, and no bound was always within a size or always beyond it.
+    A choice by a size that nothing varies is one. A Slice is where it left nothing out at any assignment, and no bound
+    was always within a size or always beyond it.
     """
+    if kind(node) == "Where":
+        return kept_operand(side, node) is not None
+    if kind(node) == "If":
+        return side.fixed(node.inputs[0]) is not None
     if kind(node) != "Slice":
         return False
     read, starts, ends, _, steps = (inputs_of(node) + [None] * 5)[:5]

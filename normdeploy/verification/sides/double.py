@@ -24,6 +24,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._ops import HigherOrderOperator
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_flatten, tree_map
 
@@ -129,6 +130,8 @@ class Float64Mode(TorchFunctionMode):
         target = args[0] if args and isinstance(args[0], Tensor) and args[0].dtype in PROMOTED else None
         in_place = is_in_place(name)
         one = partial(self._stand_ins.of, func=func)
+        if isinstance(func, HigherOrderOperator):  # its branches and bodies are called beyond this mode
+            one = partial(self._entered, one=one)
         promoted_args, promoted_kwargs = _all_promoted(args, one), _all_promoted(kwargs, one)
         result = self._logarithms.of(func, promoted_args)
         if result is None:
@@ -150,6 +153,17 @@ class Float64Mode(TorchFunctionMode):
                 if isinstance(part, Tensor):
                     self._seen(part, read)
         return outcome
+
+    def _entered(self, value: Any, one: Callable[[Any], Any]) -> Any:
+        """Return an argument promoted, a function as one that promotes what it computes with."""
+        if isinstance(value, (Tensor, torch.dtype)) or not callable(value):
+            return one(value)
+
+        def entered(*args: Any, **kwargs: Any) -> Any:
+            with self:
+                return value(*args, **kwargs)
+
+        return entered
 
     def _casts(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
         """Tell whether a call asks for another precision than the module's own, of which it returns a copy."""
