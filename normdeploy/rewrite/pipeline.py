@@ -111,7 +111,7 @@ class MarkBatchNorms(ir.passes.InPlacePass):
 
 def understand(context: RewriteContext) -> tuple[ir.passes.PassBase, ...]:
     """Return the passes that lead to the canonical model."""
-    evaluate = EvaluateConstants()
+    evaluate, identities = EvaluateConstants(), RemoveIdentities()
     return (
         InlineFunctions(),
         RaiseOpset(),
@@ -120,11 +120,12 @@ def understand(context: RewriteContext) -> tuple[ir.passes.PassBase, ...]:
         QuantizeConstants(),
         evaluate,
         FollowSizes(evaluate),
-        RemoveIdentities(),
+        identities,
         UntileStatistics(),
         DropExpansions(),
         ComputeOnce(evaluate),
         ReadRepeatedNumbers(),
+        identities,
         OutsideRules(context),
         DivideFirst(),
         SplitBlends(),

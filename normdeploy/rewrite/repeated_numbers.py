@@ -10,7 +10,8 @@ A value is one number everywhere where
 2. it moves, repeats or joins such values, or is the largest or smallest of one along axes;
 3. it is computed of such values place by place, without rounding (so that no rounding decides anything behind).
 
-It is read as the number where it is nowhere larger than the other operand of an elementwise operator.
+It is read as the number where it is nowhere larger than the other operand of an elementwise operator. So is the
+condition of a Where, which always chooses the same then and leaves (:mod:`.identities`).
 """
 
 from __future__ import annotations
@@ -40,12 +41,14 @@ class ReadRepeatedNumbers(ir.passes.InPlacePass):
         modified = False
         for node in nodes_of(model):
             if has(node, Trait.BROADCASTS) and len(node.inputs) == 2:
-                modified |= _read(node, 0, known) or _read(node, 1, known)
+                modified |= _read(node, 0, 1, known) or _read(node, 1, 0, known)
+            elif is_standard(node, "Where"):
+                modified |= _read(node, 0, 1, known) or _read(node, 0, 2, known)
         return ir.passes.PassResult(model, modified)
 
 
-def _read(node: ir.Node, at: int, known: dict[ir.Value, torch.Tensor | None]) -> bool:
-    value, other = node.inputs[at], node.inputs[1 - at]
+def _read(node: ir.Node, at: int, beside: int, known: dict[ir.Value, torch.Tensor | None]) -> bool:
+    value, other = node.inputs[at], node.inputs[beside]
     if value is None or other is None or value.dtype is None or constant_tensor(value) is not None:
         return False
     number = _number(value, known)  # asked first: mostly there is none, and sizes take longer to compare

@@ -18,6 +18,7 @@ from normdeploy.verification.derivation.related.report import Report, Row
 from normdeploy.verification.derivation.side.beyond import NO_END, cuts, decides, is_one_sided
 from normdeploy.verification.derivation.side.body_graphs import bodies_of
 from normdeploy.verification.derivation.side.checked_side import Side
+from normdeploy.verification.derivation.side.kept_operands import kept_operand
 from normdeploy.verification.derivation.side.operands import inputs_of, kind
 from normdeploy.verification.derivation.side.zero_guards import meets_a_pole
 
@@ -123,12 +124,12 @@ def _guards(side: Side, node: ir.Node) -> bool:
 
 
 def _keeps_all(side: Side, node: ir.Node) -> bool:
-    """Tell whether an operator is a Slice from the first element to the last, whatever the size.
+    """Tell whether an operator is a Slice from the first element to the last, or a Where of one choice, at all sizes.
 
-    It is one where it left nothing out at any assignment, and no bound was always within a size or always beyond it.
+    A Slice is one where it left nothing out at any assignment, and no bound was always within a size or always beyond.
     """
     if kind(node) != "Slice":
-        return False
+        return kind(node) == "Where" and kept_operand(side, node) is not None
     read, starts, ends, _, steps = (inputs_of(node) + [None] * 5)[:5]
     step = None if steps is None else side.constant(steps)
     if steps is not None and (step is None or bool((step != 1).any())):
