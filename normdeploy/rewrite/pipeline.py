@@ -49,6 +49,7 @@ from normdeploy.rewrite.rules_of_others import OutsideRules
 from normdeploy.rewrite.unexpand import DropExpansions
 from normdeploy.rewrite.untile import UntileStatistics
 from normdeploy.rewrite.weights import EvaluateConstants, FollowSizes
+from normdeploy.rewrite.written_parts import JoinWrittenParts
 
 
 @dataclass(frozen=True)
@@ -146,6 +147,7 @@ def transform(context: RewriteContext) -> tuple[ir.passes.PassBase, ...]:
         LowerEinsum(context, several=True),
         AddMaps(context),
         MovePads(context),
+        JoinWrittenParts(),
         MergeBranches(context, maps_go=True),
         move,
         NormTables(context),
