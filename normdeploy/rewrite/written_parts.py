@@ -80,9 +80,12 @@ def _all_written(node: ir.Node, shapes: KnownShapes) -> bool:
         every = ends == [(0,), (size,), (1,)]
     else:
         every = isinstance(size, int) and np.array_equal(named[:, 0], np.arange(size))
-    read = list(node.inputs)
-    if not every or not hand_on(node, updates):
+    if not every or updates is None:
         return False
+    read = list(node.inputs)
+    if updates.shape is None:
+        updates.shape = ir.Shape(data.shape.dims)  # as many rows, each of them one of the value's
+    hand_on(node, updates)
     take_out_unread(read)
     return True
 

@@ -192,6 +192,21 @@ def compared(body: str, more: str = "") -> Counter[str]:
     return Counter(node.op_type for node in result.graph)
 
 
+def test_all_rows_are_what_is_written():
+    """The shape of what is read instead, which nobody said, is the value's of which all rows are written."""
+    body = "v = Neg(x) s = ScatterND(x, all, v) m = ReduceSum<keepdims=0>(s, last) y = Unsqueeze(m, last)"
+    text = '<ir_version: 10, opset_import: ["": 20]> g (float[2,4,6] x) => (float[2,4,1] y) { ' + body + " }"
+    proto = onnx.parser.parse_model(text)
+    constants = {"all": np.array([[0], [1]]), "last": np.array([2])}
+    proto.graph.initializer.extend(numpy_helper.from_array(value, name) for name, value in constants.items())
+    model = ir.from_proto(proto)
+    result = rewrite(model).model
+    assert "ScatterND" not in {node.op_type for node in result.graph}
+    x = torch.randn(2, 4, 6, dtype=torch.float64)
+    expected, found = (Evaluator(graph).run({"x": x})["y"] for graph in (model, result))
+    torch.testing.assert_close(found, expected, rtol=0, atol=0)
+
+
 @pytest.mark.parametrize(
     ("body", "left"),
     [
