@@ -14,7 +14,9 @@ from normdeploy.cli.progress import working
 
 def build(
     recipe: Annotated[Path, typer.Argument(metavar="RECIPE", help="The recipe, a .toml file.")],
-    out: Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Where outputs and new weights go.")] = None,
+    out: Annotated[
+        Path | None, typer.Option("-o", "--out", metavar="DIR", help="Where outputs and new weights go.")
+    ] = None,
     device: Annotated[str, typer.Option("--device", metavar="auto|cpu|cuda", help="Where to train.")] = "auto",
     train: Annotated[bool, typer.Option("--train", help="Train again even if the weights are up to date.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Do everything but training again.")] = False,

@@ -37,7 +37,9 @@ def package(
     ] = False,
     out: Annotated[
         Path | None,
-        typer.Option("--out", metavar="DIR", help="The folder of --web or --mobile: NAME-web, NAME-mobile by default."),
+        typer.Option(
+            "-o", "--out", metavar="DIR", help="The folder of --web or --mobile: NAME-web, NAME-mobile by default."
+        ),
     ] = None,
     name: Annotated[str | None, typer.Option("--name", metavar="NAME", help="The model's name in Triton.")] = None,
     title: Annotated[

@@ -89,6 +89,12 @@ def verify(
         _check_certificate(reference, as_json)
         return
 
+    if sources.is_source(str(model)) and not sources.is_source(reference):
+        raise UsageError(
+            f"{model} is given as the file to judge and names a model; expected the reference first: "
+            f"normdeploy verify {model} {reference}"
+        )
+
     from normdeploy.report import console
     from normdeploy.report import markdown as md
 

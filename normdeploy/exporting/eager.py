@@ -39,12 +39,18 @@ def require_numbers(model: nn.Module) -> None:
     """Require that every parameter and buffer holds its numbers, all of them.
 
     Raises:
-        ModelError: one lies on device "meta", which has shapes alone, or this process holds a part of it.
+        ModelError: one lies on device "meta", which has shapes alone, or a lazy module has not made it yet, or this
+            process holds a part of it.
     """
     # what has not been imported has sharded nothing, and importing it takes a second
     tensors, wrappers = sys.modules.get("torch.distributed.tensor"), sys.modules.get("torch.distributed.fsdp")
     sharded = ""
     for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        if nn.parameter.is_lazy(tensor):
+            raise ModelError(
+                f"{name!r} has no size yet; expected trained weights: run the model once, which makes what its lazy "
+                "modules are to hold, and load all of its state"
+            )
         if tensor.is_meta:
             raise ModelError(
                 f"{name!r} lies on device 'meta', which holds no numbers; expected trained weights: build the model "

@@ -61,6 +61,7 @@ from normdeploy.verification.sides.quantizer_ends import own_ends
 from normdeploy.verification.sides.sessions import Setting
 from normdeploy.verification.sides.subject import Subject
 from normdeploy.verification.sides.table_rows import own_tables
+from normdeploy.verification.sides.taken_parts import own_parts
 from normdeploy.verification.sides.unmet_weights import own_weights
 from normdeploy.verification.sides.watch import Watch
 
@@ -211,6 +212,7 @@ def _ask(context: Context, example: Arrays, data: Any) -> None:
                 source = list(nodes_in(graph.graph))
                 seen = [node for node in nodes_in(context.subject.model.graph) if node.outputs[0].name in asked]
                 ends = {**own_ends(opened, source), **own_tables(opened, source), **own_bounds(seen, source)}
+                ends.update(own_parts(seen, source, context.proven.bodies))
                 ends.update(own_weights(row.node for row in context.proven.open if row.is_unlike))
             names = asked.union(ends)
             if names:

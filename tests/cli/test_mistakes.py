@@ -182,12 +182,26 @@ MISTAKES: dict[str, tuple[str, int, str, str, str]] = {
     "a recipe without weights and data": ("build {out}/bare.toml", 2, "none.pt", "[data]", "put the weights there"),
     "a command that is none": ("exprot net.py:Net", 2, "exprot", "", ""),
     "verify without a file": ("verify {home}/net.py:Net", 2, "net.py:Net", "normdeploy verify", "MODEL.onnx"),
+    "verify with its files the other way round": (
+        "verify {home}/net.onnx {home}/net.py:Net",
+        2,
+        "net.py:Net",
+        "the reference first",
+        "normdeploy verify",
+    ),
+    "a table of semicolons": (
+        "predict {home}/net.onnx {out}/semicolons.csv -o {out}/result.csv",
+        4,
+        "semicolons.csv",
+        "expected 108",
+        "semicolons stand between the cells there: write commas",
+    ),
     "a budget that is none": ("tune {home}/net.onnx --budget half", 2, "'half'", "expected", "rel=1e-2"),
     "a plan that is none": ("run {home}/net.onnx --plan {home}/net.py", 2, "net.py", "expected", "plan"),
     "a package of no kind": ("package {home}/net.onnx", 2, "no package", "expected one of --triton", "--web"),
     "two packages at once": ("package {home}/net.onnx --web --mobile", 2, "--web and --mobile", "expected one", ""),
     "an option of another package": (
-        "package {home}/net.onnx --web --max-batch 3",
+        "package {home}/net.onnx --web -o {out}/web --max-batch 3",
         2,
         "--max-batch",
         "expected it with --triton",
@@ -228,6 +242,7 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
     torch.save({"state_dict": {"a": torch.zeros(1)}, "path": Path("x")}, folder / "objects.pt")
     np.save(folder / "wide.npy", np.zeros((2, 3, 6, 6)))
     np.save(folder / "flat.npy", np.zeros((3, 6, 6), np.float32))
+    (folder / "semicolons.csv").write_text("a;b\n1;2\n")
     two = '<ir_version: 10, opset_import: ["" : 20]> g (float[n, 3] a, float[n, 3] b) => (float[n, 3] y)'
     two += "{ y = Add(a, b) }"
     onnx.save(onnx.parser.parse_model(two), folder / "two.onnx")

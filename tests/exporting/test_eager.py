@@ -14,7 +14,7 @@ from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import normdeploy as nd
-from normdeploy.errors import ModelError
+from normdeploy.errors import InputError, ModelError
 
 
 class Compilations:
@@ -138,3 +138,38 @@ def test_a_model_sharded_among_processes_is_told_how_to_become_whole(form: str, 
         net = nn.Sequential(FullyShardedDataParallel(net, device_id=torch.device("cpu")))
     with pytest.raises(ModelError, match=r"'0(\.weight)?' is sharded .*get_model_state_dict.*full_state_dict=True"):
         nd.export(net, x, tmp_path / "net.onnx")
+
+
+def test_a_lazy_layer_that_never_ran_is_named(tmp_path: Path) -> None:
+    model = nn.Sequential(nn.Conv2d(3, 4, 1), nn.LazyBatchNorm2d())
+    with pytest.raises(ModelError, match=r"'1\.weight' has no size yet.*run the model once"):
+        nd.export(model, torch.randn(2, 3, 6, 6), tmp_path / "net.onnx")
+    with pytest.raises(ModelError, match=r"'1\.weight' has no size yet"):
+        nd.inspect(model, torch.randn(2, 3, 6, 6))
+    model(torch.randn(2, 3, 6, 6))
+    assert nd.export(model, torch.randn(2, 3, 6, 6), tmp_path / "net.onnx", verify="quick").verdict.passed
+
+
+NOT_DENSE: dict[str, tuple[Callable[[Tensor], Any], str]] = {
+    "sparse": (lambda x: x.to_sparse(), r"of layout torch\.sparse_coo; .*to_dense"),
+    "rows of a sparse matrix": (lambda x: x[0, 0].to_sparse_csr(), r"of layout torch\.sparse_csr; .*to_dense"),
+    "nested": (
+        lambda x: torch.nested.nested_tensor(list(x), layout=torch.jagged),
+        "is nested; .*to_padded_tensor",
+    ),
+    "quantized": (lambda x: torch.quantize_per_tensor(x, 0.1, 0, torch.qint8), "is quantized; .*dequantize"),
+    "without numbers": (lambda x: x.to("meta"), "on device 'meta'"),
+    "an array": (lambda x: x.numpy(), "hold no tensor; .*torch.from_numpy"),
+}
+
+
+# torch calls these layouts a prototype
+@pytest.mark.filterwarnings("ignore:.*(Sparse CSR|nested tensors|quantize):UserWarning")
+@pytest.mark.parametrize("kind", NOT_DENSE)
+def test_an_example_that_no_file_takes_is_named(kind: str, tmp_path: Path) -> None:
+    made, said = NOT_DENSE[kind]
+    example = made(torch.rand(2, 3, 6, 6))
+    with pytest.raises(InputError, match=said):
+        nd.export(network(), (example,), tmp_path / "net.onnx")
+    with pytest.raises(InputError, match=said):
+        nd.inspect(network(), (example,))

@@ -401,3 +401,37 @@ def test_rows_in_another_order_are_judged_though_what_flips_makes_other_rows(ord
         for said, name in (("sorted=1", "right"), (order, "other"))
     )
     assert not verify(right, other, level="quick").passed
+
+
+class Signs(nn.Module):
+    """Asks which results of a norm are above a whole number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.linear, self.norm = nn.Linear(8, 4), nn.BatchNorm1d(4)
+        nn.init.uniform_(self.norm.running_mean, -1, 1)
+        nn.init.uniform_(self.norm.running_var, 0.5, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.where(self.norm(self.linear(x)) > 0, 1, 0)
+
+
+@pytest.mark.parametrize("moved", [0.0, 1e-3])
+def test_a_bound_that_is_cast_is_nothing_that_is_decided_on(moved: float, tmp_path: Path):
+    """Folded in float32, as another tool does: the numbers in front of the comparison are compared, not 0 with them."""
+    net = Signs().eval()
+    norm, linear = net.norm, net.linear
+    scale = norm.weight / torch.sqrt(norm.running_var + norm.eps)
+    weight = (linear.weight * scale[:, None] + moved).detach().numpy()
+    bias = ((linear.bias - norm.running_mean) * scale + norm.bias).detach().numpy()
+    text = """<ir_version: 8, opset_import: ["": 18]> g (float[n,8] x) => (int64[n,4] output)
+        <float zero = {0}, int64 yes = {1}, int64 no = {0}> {
+        y = Gemm<transB = 1>(x, w, b) c = Greater(y, zero) output = Where(c, yes, no) }"""
+    proto = onnx.parser.parse_model(text)
+    proto.graph.initializer.extend([onnx.numpy_helper.from_array(a, name) for name, a in (("w", weight), ("b", bias))])
+    onnx.save(proto, tmp_path / "net.onnx")
+    traced = trace(net, torch.randn(3, 8)).model.graph
+    assert any(node.op_type == "Cast" and node.inputs[0].producer() for node in traced), "the trace casts no bound"
+    verdict = verify(net, tmp_path / "net.onnx", args=(torch.randn(3, 8),))
+    assert verdict.passed == (not moved), verdict.summary()

@@ -93,3 +93,31 @@ def test_complex_numbers_are_moved_part_by_part():
     one = np.linalg.norm(2 * 2.0**-24 / np.sqrt(3) * parts)
     assert np.sqrt(3) * one < np.linalg.norm(deviation) < 3 * np.sqrt(3) * one
     assert (deviation <= 12 * 2.0**-24 * np.abs(parts)).all()
+
+
+class Drawing(Branching):
+    """Takes probabilities alone: noise makes 1 more than that in half of the runs."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if float(torch.ones(1) * 1) > 1:
+            raise ValueError("no probability")
+        return super().forward(x)
+
+
+class Insisting(Drawing):
+    """Raises whatever was moved."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = super().forward(x)
+        if bool((torch.ones(1000) * 1 != 1).any()):
+            raise ValueError("one is not one")
+        return y
+
+
+@pytest.mark.parametrize("kind", [Drawing, Insisting])
+def test_runs_that_noise_makes_invalid_are_left_out(kind: type[Branching]):
+    model, x = kind().eval(), torch.randn(4, 64)
+    reference = EagerReference(model, Signature(model, (x,), None, ["x"]), None)
+    ((mean, deviation),) = ensemble(reference, {"x": x.numpy()})
+    np.testing.assert_allclose(mean, model.lin(x).detach().numpy(), atol=1e-5)
+    assert deviation.any() == (kind is Drawing)

@@ -80,3 +80,50 @@ def test_what_acts_where_it_shows_is_asked_no_more(tmp_path: Path):
         onnx.save(onnx.parser.parse_model(GATED.format(text).replace("c = Clip(q, less, one)", "c = Tanh(q)")), path)
     verdict = verify(paths[0], paths[1])
     assert verdict.status is Status.PASS, verdict.reasons
+
+
+ON_INPUTS = """<ir_version: 10, opset_import: ["": 21]> g (float[n, 3] x) => (float[n, 3] y)
+    <float[3, 3] v = {{1, -2, 2, 2, 1, -1, 1, 4, 1}}, float less = {{-1}}, float one = {{1}}, float zero = {{0}},
+     float large = {{300}}> {{ {} q = MatMul(b, v) y = Clip(q, less, one) }}"""
+OTHERWISE = """s = ReduceSum(x) t = Abs(s) k = GreaterOrEqual(t, zero)
+    b = If(k) <then_branch = one () => (float[n, 3] p) {{ p = {} }},
+    else_branch = two () => (float[n, 3] r) {{ r = Neg(x) }}>"""
+BY_ROWS = "b = Scan<num_scan_inputs = 1, body = part (float[3] row) => (float[3] out) {{ out = {} }}>(x)"
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "named"),
+    [
+        ("b = Identity(x)", "b = Min(x, large)", "Min 'b'"),
+        ("b = Identity(x)", "k = Greater(x, large) b = Where(k, large, x)", "Where 'b'"),
+        ("b = Relu(x)", "b = Clip(x, zero, large)", "Clip 'b'"),
+        (OTHERWISE.format("Identity(x)"), OTHERWISE.format("Min(x, large)"), "Min 'p'"),
+        (BY_ROWS.format("Identity(row)"), BY_ROWS.format("Min(row, large)"), "Min 'out'"),
+    ],
+    ids=["bound", "choice", "other-bound", "branch", "rows"],
+)
+def test_what_reads_the_inputs_themselves_has_to_act_where_it_shows(
+    right: str, wrong: str, named: str, tmp_path: Path
+) -> None:
+    """A bound on an input, one beside another that shows, and one in a body, in front of a gate that is open there."""
+    paths = [tmp_path / "reference.onnx", tmp_path / "net.onnx"]
+    for path, text in zip(paths, (right, wrong), strict=True):
+        onnx.save(onnx.parser.parse_model(ON_INPUTS.format(text)), path)
+    x, v = np.array([[1000.0, 2500, 0]]), np.array([[1, -2, 2], [2, 1, -1], [1, 4, 1]])
+    assert (np.clip(x @ v, -1, 1) != np.clip(np.minimum(x, 300) @ v, -1, 1)).any()
+    verdict = verify(paths[0], paths[1])
+    assert verdict.status is Status.NOT_EXERCISED, verdict.reasons
+    [detail] = [check.detail for check in verdict.checks if check.name is Question.IDLE]
+    assert f"what is returned by {named} where it is not what was read" in detail
+
+
+@pytest.mark.parametrize("form", [OTHERWISE, BY_ROWS], ids=["branch", "rows"])
+def test_what_shows_in_a_body_is_asked_no_more(form: str, tmp_path: Path) -> None:
+    read = "x" if form == OTHERWISE else "row"
+    right, wrong = (form.format(text) for text in (f"Abs({read})", f"Max({read}, m)"))
+    wrong = wrong.replace("p = ", f"m = Neg({read}) p = ").replace("out = ", f"m = Neg({read}) out = ")
+    paths = [tmp_path / "reference.onnx", tmp_path / "net.onnx"]
+    for path, text in zip(paths, (right, wrong), strict=True):
+        onnx.save(onnx.parser.parse_model(ON_INPUTS.format(text).replace("Clip(q, less, one)", "Tanh(q)")), path)
+    verdict = verify(paths[0], paths[1])
+    assert verdict.status is Status.PASS, verdict.reasons

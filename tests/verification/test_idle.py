@@ -226,7 +226,9 @@ def test_a_remainder_is_no_mask(write: Callable[..., Path], behind: str) -> None
 
 SLICED = """<ir_version: 8, opset_import: ["": 18]> g (float[n,4] x) => (float[n,3] y)
     <float[4,3] w = {0.5, -0.2, 0.1, 0.3, 0.7, -0.4, 0.2, -0.6, 0.9, -0.1, 0.8, 0.4}, float zero = {0.0},
-    int64[1] none = {0}, int64[1] one = {1}, int64[1] far = {1000}> { %s y = MatMul(h, w) }"""
+    int64[1] none = {0}, int64[1] one = {1}, int64[1] far = {1000},
+    float ten = {10.0}, float nine = {9.0}> { %s y = MatMul(h, w) }"""
+LESS_THAN_TEN = "g = Sign(x) h0 = Relu(g) c = Less(%s, ten) h = Where(c, h0, x)"
 CUT = "g = Greater(x, zero) c = Cast<to = 1>(g) s = Shape<start = 0, end = 1>(x) e = %s h = Slice(c, none, e, none)"
 BY_SIGNS = "g = Sign(x) h = Relu(g)"
 """The same without the cut, in front of which nothing is known by algebra: samples judge it."""
@@ -239,3 +241,35 @@ def test_a_cut_that_leaves_nothing_out_at_any_size_need_not_act(end: str, idle: 
         onnx.save(onnx.parser.parse_model(SLICED % body), tmp_path / f"{name}.onnx")
     verdict = verify(tmp_path / "source.onnx", tmp_path / "file.onnx", level="quick")
     assert ("the reference's Slice" in verdict.summary()) == idle, verdict.summary()
+
+
+@pytest.mark.parametrize(("asked", "idle"), [("nine", False), ("g", True)])
+def test_a_choice_by_a_constant_need_not_act(asked: str, idle: bool, tmp_path: Path) -> None:
+    """As in torch's interpolation, which chooses between two formulas by its weight."""
+    signs = "g = Greater(x, zero) h = Cast<to = 1>(g)"
+    for name, body in (("source", LESS_THAN_TEN % asked), ("file", signs)):
+        onnx.save(onnx.parser.parse_model(SLICED % body), tmp_path / f"{name}.onnx")
+    verdict = verify(tmp_path / "source.onnx", tmp_path / "file.onnx", level="quick")
+    assert ("the reference's Where" in verdict.summary() or "the reference's Less" in verdict.summary()) == idle
+
+
+BY_SIZE = """<ir_version: 8, opset_import: ["": 18]> g (float[n,4] x) => (float[n,3] y)
+    <float[4,3] w = {0.5, -0.2, 0.1, 0.3, 0.7, -0.4, 0.2, -0.6, 0.9, -0.1, 0.8, 0.4}, float zero = {0.0},
+    int64 place = {%d}, int64 asked = {%d}> {
+    g = Greater(x, zero) signs = Cast<to = 1>(g) s = Shape(x) size = Gather(s, place) c = %s(size, asked)
+    h = If(c) <then_branch = t () => (float[n,4] a) { a = Identity(signs) },
+               else_branch = e () => (float[n,4] b) { b = Neg(signs) }> y = MatMul(h, w) }"""
+
+
+@pytest.mark.parametrize(
+    ("place", "asked", "by", "idle"), [(1, 4, "Equal", False), (0, 1000, "Less", True), (0, 0, "Greater", False)]
+)
+def test_a_choice_by_a_size_need_not_act_where_nothing_varies_it(
+    place: int, asked: int, by: str, idle: bool, tmp_path: Path
+) -> None:
+    """As torch's older exporter asks whether an axis that it squeezes is of one element."""
+    onnx.save(onnx.parser.parse_model(SLICED % BY_SIGNS), tmp_path / "source.onnx")
+    onnx.save(onnx.parser.parse_model(BY_SIZE % (place, asked, by)), tmp_path / "file.onnx")
+    verdict = verify(tmp_path / "source.onnx", tmp_path / "file.onnx", level="quick")
+    assert ("never took its else_branch" in verdict.summary()) == idle, verdict.summary()
+    assert verdict.status is (Status.NOT_EXERCISED if idle else Status.PASS)

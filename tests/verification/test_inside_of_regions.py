@@ -111,3 +111,31 @@ def test_what_waits_for_what_is_behind(last: str, reader: str, waits: bool):
     value, hinted = (side.nodes[place].outputs[0] for place in (0, 1))
     assert leads_to(side, value, ANALYTIC, lambda v: v is hinted) is waits
     assert not leads_to(side, hinted, ANALYTIC, lambda v: v is hinted)
+
+
+class Interpolated(nn.Module):
+    """torch writes both formulas of an interpolation, which are equal, and chooses one by its constant weight."""
+
+    def __init__(self, weight: float) -> None:
+        super().__init__()
+        self.weight, self.norm = weight, nn.BatchNorm1d(16)
+        self.first, self.last = nn.Linear(16, 16), nn.Linear(16, 4)
+        nn.init.uniform_(self.norm.running_mean, -1, 1)
+        nn.init.uniform_(self.norm.running_var, 0.5, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = torch.lerp(x, torch.sin(self.norm(self.first(x))), self.weight)
+        return torch.lerp(y, torch.cos(self.last(y)).repeat(1, 4), self.weight)
+
+
+@pytest.mark.parametrize("weight", [0.3, 0.5, 0.7])
+def test_a_choice_by_a_constant_between_equal_formulas_is_followed(weight: float):
+    torch.manual_seed(0)
+    traced = trace(Interpolated(weight).eval(), torch.randn(2, 16)).model
+    found = rewrite(traced)
+    sizes = [{"x": (2, 16)}, {"x": (3, 16)}]
+    assert check_derivation(traced, found.model, found.derivation, sizes).confirmed
+    wrong = found.model.clone()
+    adds = [node for node in wrong.graph if node.op_type == "Add"]
+    adds[-1].replace_input_with(0, adds[-1].inputs[1])
+    assert not check_derivation(traced, wrong, found.derivation, sizes).confirmed

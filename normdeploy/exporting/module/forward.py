@@ -15,6 +15,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, cast
 
+import numpy as np
 import torch
 from torch import nn
 from torch.utils import _pytree as pytree
@@ -80,13 +81,32 @@ def split_arguments(
             return renewed(leaf, {id(tensor): usable(tensor) for _, tensor in held_tensors(leaf, private=True)})
         if not isinstance(leaf, torch.Tensor):
             return leaf
+        _require_dense(leaf)
         with torch.inference_mode(False):  # a copy of an inference tensor can be traced, it cannot
             leaf = leaf.clone() if leaf.is_inference() else leaf
-            # a view of something larger has strides that no dynamic size tells, and ONNX has none
-            leaf = leaf.contiguous() if leaf.layout == torch.strided else leaf
+            leaf = leaf.contiguous()  # of a view of something larger no dynamic size tells strides, and ONNX has none
             return leaf if device is None else leaf.to(device)
 
     return cast("tuple[tuple[Any, ...], dict[str, Any]]", pytree.tree_map(usable, (positional, named)))
+
+
+def _require_dense(tensor: torch.Tensor) -> None:
+    """Require that an example has numbers, each in a place of its own, as a tensor of ONNX has.
+
+    Raises:
+        InputError: it is sparse, nested, quantized, or on device "meta".
+    """
+    if tensor.is_nested:
+        what, remedy = "nested", "pad it, tensor.to_padded_tensor(0.0), and hand lengths over beside it"
+    elif tensor.is_sparse or tensor.layout != torch.strided:
+        what, remedy = f"of layout {tensor.layout}", "hand over tensor.to_dense()"
+    elif tensor.is_quantized:
+        what, remedy = "quantized", "hand over tensor.dequantize()"
+    elif tensor.is_meta:
+        what, remedy = "on device 'meta', which holds no numbers", "make it on a device"
+    else:
+        return
+    raise InputError(f"an example argument is {what}; expected a dense tensor, which is what a file takes: {remedy}")
 
 
 def flatten_arguments(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
@@ -124,7 +144,9 @@ def flatten_arguments(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str,
         if not inner and leaf is not None:
             constants.append(_joined(path))
     if not slots:
-        raise InputError("the example arguments hold no tensor; expected at least one: pass args as in model(*args)")
+        arrays = any(isinstance(leaf, np.ndarray) for _, leaf in entries)
+        remedy = "turn its arrays into tensors, torch.from_numpy(array)" if arrays else "pass args as in model(*args)"
+        raise InputError(f"the example arguments hold no tensor; expected at least one: {remedy}")
     values = [leaf for _, leaf in entries]
 
     def build(tensors: list[torch.Tensor]) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -11,6 +11,7 @@
   is made and compared in kind: once for each kind of tensor it is, where no size is of the run's values.
 - It describes the model that it traces, to nobody, in the words of all its modules, of which an ``__repr__`` may fail.
 - Of each result it asks in which of three orders it lies in memory; with a dynamic batch by algebra. A file has one.
+- To know the shape of a norm's result it runs a dozen operators (:mod:`.known_results`).
 
 The graphs are the same (`tests/exporting/test_exporter_shortcuts.py`). What is exchanged here is torch 2.13's and not
 public; where it has moved, nothing is left out.
@@ -26,6 +27,8 @@ from typing import Any
 
 import torch
 from torch.fx import Interpreter, Node
+
+from normdeploy.exporting.torch_exporter.known_results import known_results
 
 
 @contextmanager
@@ -177,6 +180,7 @@ _SHORTCUTS = (
     _kept_results_made_once,
     _no_order_in_memory,
     _model_not_described,
+    known_results,
 )
 
 

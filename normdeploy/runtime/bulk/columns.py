@@ -16,6 +16,9 @@ from normdeploy.errors import InputError, UsageError
 from normdeploy.ort.specs import TensorSpec
 from normdeploy.runtime.bulk.source import Block, fitted
 
+# What tables that are no comma-separated ones put between their cells
+_OTHER_MARKS = {";": "semicolons", "\t": "tabs", "|": "bars"}
+
 
 @dataclass(frozen=True)
 class Columns:
@@ -108,7 +111,9 @@ def match_columns(
             f"{where} has several columns of one name ({', '.join(twice)}); expected each name once: rename the columns"
         )
     if missing := [name for name in [*(chosen or ()), *keep] if name not in header]:
-        raise InputError(f"{where} has no column {missing[0]!r}; expected one of {', '.join(header)}")
+        raise InputError(
+            f"{where} has no column {missing[0]!r}; expected one of {', '.join(header)}{_separated(header)}"
+        )
     if len(specs) == 1:
         names = [name for name in header if name not in keep] if chosen is None else list(chosen)
         return Columns(((specs[0], tuple(names), _row_shape(specs[0], names, where, lists)),), tuple(keep))
@@ -124,13 +129,19 @@ def match_columns(
             raise InputError(
                 f"{where} has {'both' if first in header else 'no'} column {spec.name!r} "
                 f"{'and' if first in header else 'or'} {first!r} for input {spec}; "
-                f"expected one of them: the columns are {', '.join(header)}"
+                f"expected one of them: the columns are {', '.join(header)}{_separated(header)}"
             )
         names = [spec.name] if spec.name in header else []
         while f"{spec.name}.{len(names)}" in header and spec.name not in names:
             names.append(f"{spec.name}.{len(names)}")
         result.append((spec, tuple(names), _row_shape(spec, names, where, lists)))
     return Columns(tuple(result), tuple(keep))
+
+
+def _separated(names: Sequence[str]) -> str:
+    """Return what an error adds where all columns were read as one."""
+    marks = [word for mark, word in _OTHER_MARKS.items() if len(names) == 1 and mark in names[0]]
+    return f"; {marks[0]} stand between the cells there: write commas" if marks else ""
 
 
 def _row_shape(spec: TensorSpec, names: Sequence[str], where: str, lists: Collection[str]) -> tuple[int, ...]:
@@ -151,5 +162,6 @@ def _row_shape(spec: TensorSpec, names: Sequence[str], where: str, lists: Collec
         raise InputError(
             f"{where} gives {len(names)} columns ({shown}) for input {spec}; "
             f"expected {prod(shape)}: choose them by name (columns, --column), pass others through (keep, --keep)"
+            f"{_separated(names)}"
         )
     return shape

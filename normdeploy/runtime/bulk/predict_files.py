@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -189,6 +190,7 @@ def predict(
     target = require_writable(out, overwrite=overwrite)
     bad_file = require_writable(target.with_name(f"{target.name}.bad.csv"), overwrite=overwrite)
     kind, files = find_files(data)
+    named = ", ".join(map(str, [data] if isinstance(data, (str, os.PathLike)) else data))
     predictor = load(path, plan=plan)
     check_format(target, predictor.outputs, keep)
     source = open_source(kind, files, predictor.inputs, columns, keep, header, images)
@@ -221,7 +223,7 @@ def predict(
                     progress(so_far, source.total)
         if identity(files) != depends_on["data"]:
             workspace.remove()
-            raise InputError(f"{data} changed while it was read; expected files that stay as they are: predict again")
+            raise InputError(f"{named} changed while it was read; expected files that stay as they are: predict again")
         whole = Parts(workspace.folder, [done[part.index][0] for part in parts])
         bad, first_reason = sum(count for _, count in done.values()), ""
         if bad:
@@ -232,8 +234,8 @@ def predict(
         if bad == so_far:
             workspace.remove()
             if not so_far:
-                raise InputError(f"{data} has no rows; expected at least one")
-            raise InputError(f"all {so_far} rows of {data} are bad, see {bad_file}; the first: {first_reason}")
+                raise InputError(f"{named} has no rows; expected at least one")
+            raise InputError(f"all {so_far} rows of {named} are bad, see {bad_file}; the first: {first_reason}")
         with workspace.written(target, overwrite) as stream:
             whole.write(stream, target.suffix)
         workspace.remove()

@@ -48,6 +48,10 @@ CONSTANTS = Constants()
 _ALIKE, _LEAST = 4, 250
 """Powers of two within which channels are pooled; what is smaller than this many such steps counts as zero."""
 
+_TOGETHER = 1 << 16
+"""Elements up to which an error and its bounds are cut into blocks together: NumPy's time is that of its calls there.
+Of more a copy is memory."""
+
 
 @dataclass(frozen=True)
 class Bounds:
@@ -103,22 +107,25 @@ def judge(candidate: Array, bounds: Bounds) -> Judgement:
 def judge_error(error: Floats, bounds: Bounds) -> Judgement:
     """Hold an error already taken (non-negative, same shape as the truth) against the criterion."""
     constants = bounds.constants
-    truth, eager, spread = (_masked(x, bounds.keep) for x in (bounds.truth, bounds.eager, bounds.spread))
+    whole = bool(bounds.keep.all())
+    given = (bounds.truth, bounds.eager, bounds.spread)
+    truth, eager, spread = given if whole else (np.where(bounds.keep, x, 0.0) for x in given)
     worst = Judgement(0.0, "rms", "all", ())
+    four = (error, truth, eager, spread)
+    together = [np.stack(four)] if truth.size <= _TOGETHER else [x[None] for x in four]
     for part in partitions(truth, constants.minimum):
-        e, y, ee, s = (_Blocks(part, x) for x in (error, truth, eager, spread))
-        size = np.maximum(part.totals(part.rows(bounds.keep.astype(np.float64)).sum(axis=1)), 1.0)
-        s_rms = s.norm / np.sqrt(size)
-        rms_bound = constants.rms * np.maximum(ee.norm / np.sqrt(size), s_rms)
-        rms_bound += bounds.roundoff * y.norm / np.sqrt(size) + bounds.floor
-        max_bound = constants.peak * np.maximum.reduce([ee.peak, constants.spread * s_rms, s.peak])
-        max_bound += 2 * bounds.roundoff * y.peak + 2 * bounds.floor
+        parts = zip(*(_blocks(part, x) for x in together), strict=True)
+        norms, (e_peak, y_peak, ee_peak, s_peak) = map(np.concatenate, parts)
+        size = part.sizes if whole else part.totals(part.rows(bounds.keep).sum(axis=1))
+        e_rms, y_rms, ee_rms, s_rms = norms / np.sqrt(np.maximum(size, 1.0))
+        rms_bound = constants.rms * np.maximum(ee_rms, s_rms) + bounds.roundoff * y_rms + bounds.floor
+        max_bound = constants.peak * np.maximum(np.maximum(ee_peak, constants.spread * s_rms), s_peak)
+        max_bound += 2 * bounds.roundoff * y_peak + 2 * bounds.floor
         # Few elements average nothing: an RMS of theirs is a maximum held against the narrower bound
         enough = np.logical_or(part.sizes >= constants.minimum, part.axis is None)
-        by_rms = np.where(enough, e.norm / np.sqrt(size), 0.0)
-        for kind, found, bound in (("rms", by_rms, rms_bound), ("max", e.peak, max_bound)):
-            with np.errstate(over="ignore"):  # beyond the smallest bounds there are is beyond all bounds
-                ratios = found / bound
+        with np.errstate(over="ignore"):  # beyond the smallest bounds there are is beyond all bounds
+            found = {"rms": np.where(enough, e_rms, 0.0) / rms_bound, "max": e_peak / max_bound}
+        for kind, ratios in found.items():
             at = int(np.argmax(ratios))
             if ratios[at] > worst.ratio:
                 index = np.unravel_index(int(np.argmax(error)), error.shape)
@@ -142,12 +149,13 @@ class Partition:
     starts: npt.NDArray[np.intp]
     sizes: npt.NDArray[np.intp]
 
-    def rows(self, x: Floats) -> Floats:
-        """Return an array of the output's shape as (channels in order, elements)."""
+    def rows(self, x: Array, *, ahead: int = 0) -> Array:
+        """Return an array of the output's shape as (channels in order, elements); axes ahead of it stay."""
         if self.axis is None:
-            return x.reshape(1, -1)
-        rows = np.moveaxis(x, self.axis, 0).reshape(x.shape[self.axis], -1)
-        return rows if self.order.size == self.starts.size else rows[self.order]
+            return x.reshape(*x.shape[:ahead], 1, -1)
+        first = x.swapaxes(ahead, ahead + self.axis)
+        rows = first.reshape(*first.shape[: ahead + 1], -1)
+        return rows if self.order.size == self.starts.size else rows[..., self.order, :]
 
     def totals(self, channels: Floats) -> Floats:
         """Add up one number per channel (in order) to one per block."""
@@ -167,16 +175,13 @@ class Partition:
         return f"{self.label} {shown}"
 
 
-class _Blocks:
-    """Euclidean norm and maximum of each block of an array of non-negative or signed numbers."""
-
-    def __init__(self, part: Partition, x: Floats) -> None:
-        rows = part.rows(x)
-        top = np.abs(rows).max(axis=1)
-        # Scaled by the maximum so that squares of subnormals do not vanish
-        norms = top * np.sqrt(np.square(rows / np.where(top > 0, top, 1.0)[:, None]).sum(axis=1))
-        self.norm: Floats = np.asarray(np.hypot.reduceat(norms, part.starts))
-        self.peak: Floats = np.asarray(np.maximum.reduceat(top, part.starts))
+def _blocks(part: Partition, arrays: Floats) -> tuple[Floats, Floats]:
+    """Return Euclidean norm and maximum of each block of a few arrays of the output's shape: (arrays, blocks) each."""
+    rows = part.rows(arrays, ahead=1)
+    top = np.abs(rows).max(axis=2)
+    rows = rows / np.where(top > 0, top, 1.0)[..., None]  # so that squares of subnormals do not vanish
+    norms = top * np.sqrt(np.square(rows, out=rows).sum(axis=2))
+    return np.hypot.reduceat(norms, part.starts, axis=1), np.maximum.reduceat(top, part.starts, axis=1)
 
 
 def partitions(truth: Floats, minimum: int) -> Iterator[Partition]:

@@ -15,7 +15,8 @@ import numpy as np
 import onnx_ir as ir
 
 from normdeploy.errors import GraphError
-from normdeploy.graph import FLOATS, Evaluator, constant_tensor
+from normdeploy.graph import FLOATS, Evaluator
+from normdeploy.graph.fixed_values import fixed_nodes
 from normdeploy.graph.traits import Trait, has
 from normdeploy.verification.bounds.noise import NoisyGraph
 from normdeploy.verification.check_context import Context
@@ -36,12 +37,13 @@ _NOTE = "exercised in front of a decision: the value it is taken on was compared
 def in_front(graph: ir.Graph, asked: Sequence[ir.Value] | None = None) -> list[str]:
     """Return the names of the values of a graph's main level that its outputs are decisions on.
 
-    Decisions are comparisons, orders and roundings; a reduction to one number hides what it reduces as they do.
+    Decisions are comparisons, orders and roundings; a reduction to one number hides what it reduces as they do. What no
+    input changes (a bound that is cast, a size) is none of these values.
 
     Args:
         graph: it. asked: those of its outputs that are asked for; all by default.
     """
-    found: dict[str, None] = {}
+    found, fixed = dict[str, None](), fixed_nodes(graph).by_sizes
     queue = [(value, _single(value)) for value in (graph.outputs if asked is None else asked)]
     seen = {value for value, _ in queue}
     for value, single in queue:
@@ -50,7 +52,7 @@ def in_front(graph: ir.Graph, asked: Sequence[ir.Value] | None = None) -> list[s
             continue
         hides = takes_steps(node, value) or (single and has(node, Trait.REDUCES))
         for item in node.inputs:
-            if item is None or item.producer() is None or constant_tensor(item) is not None:
+            if item is None or item.producer() is None or item.producer() in fixed:
                 continue
             if hides and item.dtype in (None, ir.DataType.FLOAT) and not takes_steps(item.producer(), item):
                 found[str(item.name)] = None

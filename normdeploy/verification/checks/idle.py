@@ -27,6 +27,7 @@ from normdeploy.verification.samples.ranges import InputRange
 from normdeploy.verification.sides.clip_bounds import clip_bounds, own_bounds
 from normdeploy.verification.sides.exact_agreement import plural, shortened
 from normdeploy.verification.sides.flat_values import Feeds, run_evaluator
+from normdeploy.verification.sides.taken_parts import BRANCHES, own_parts, turns_of
 from normdeploy.verification.sides.watch import NEGATED, Watch, same_tensor
 
 
@@ -53,12 +54,13 @@ def check_idle(context: Context) -> list[Check]:
 
 def _watched_reference(context: Context) -> Watch | None:
     """Run the reference's graph on the families until every operator that the file may lack was seen at work."""
-    names = frozenset(context.proven.lost if context.proven is not None else ())
-    if not names or context.evaluator is None:
+    report = context.proven
+    names = frozenset(report.lost if report is not None else ())
+    if report is None or not names or context.evaluator is None:
         return None
-    others = nodes_in(context.subject.model.graph)
+    others = list(nodes_in(context.subject.model.graph))
     lost = [node for node in nodes_in(context.evaluator.graph) if node.outputs[0].name in names]
-    watch = Watch(names, own_bounds(lost, others))
+    watch = Watch(names, {**own_bounds(lost, others), **own_parts(lost, others, report.bodies_of_source)})
     for case in context.cases:
         if watch.acted == names:
             break
@@ -125,6 +127,10 @@ def _what(watch: Watch, node: ir.Node) -> str:
     if name in watch.ends and node.op_type == "Clip":
         bounds = shortened([f"{bound:g}" for side, bound in clip_bounds(node) if side in left])
         return f"cuts at {bounds}, where the other graph does not, and read nothing beyond"
+    if name in watch.ends and node.op_type == "If":
+        return f"never took its {shortened([BRANCHES[taken] for taken in left])}"
+    if name in watch.ends and node.op_type == "Loop":
+        return f"never ended by its limit of {turns_of(node)} turns, which the other graph does not have"
     if name in watch.ends and linear_of(node) is not None:
         unmet = shortened([f"channel {channel}" for channel in left])
         return f"has weights that are not the reference's, and read nothing but 0 in {unmet}"

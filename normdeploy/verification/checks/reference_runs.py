@@ -41,6 +41,8 @@ def check_reference(context: Context, example: Arrays, data: Any) -> list[Check]
         context.not_checked.append("your own data (none was given)")
     generated = list(make_families(specs, seed=context.seed, epsilons=context.epsilons))
     kept = generated if context.level.families is None else generated[: context.level.families]
+    if context.proven is None or not context.proven.confirmed:  # samples are all there is
+        kept += [family for family in generated[len(kept) :] if family.kind is Kind.RARE]
     kept = [*_at_guards(context, [generated[0], families[0]]), *kept]
     checks: list[Check] = []
     always = 0 if (context.lean or context.confirmed_and_heavy) and _varied(example) else _ALWAYS

@@ -14,6 +14,7 @@ import torch
 
 from normdeploy.array_types import Array, Arrays
 from normdeploy.errors import GraphError
+from normdeploy.graph.walk import nodes_in
 from normdeploy.verification.bounds.criteria import outputs_apart
 from normdeploy.verification.check_context import Context
 from normdeploy.verification.evaluation_cost import counted_by_sizes
@@ -40,12 +41,15 @@ class Structure:
     comparable: bool
 
 
-_RARE = {ir.DataType.BFLOAT16: "bfloat16", ir.DataType.DOUBLE: "float64"}
+_BFLOAT16 = ir.DataType.BFLOAT16
+_RARE = {_BFLOAT16: "bfloat16", ir.DataType.DOUBLE: "float64"}
 
 
 def _rare_type(model: ir.Model) -> str:
-    """Say what to do where the weights have a type for which onnxruntime has few kernels on a CPU; else nothing."""
+    """Say what to do where weights, or numbers cast to it, have a type of few kernels on a CPU; else nothing."""
     dtypes = {value.dtype for value in model.graph.initializers.values()}
+    # float64 is what exact operators are written in as well
+    dtypes |= {_BFLOAT16 for node in nodes_in(model.graph) if node.attributes.get_int("to", 0) == _BFLOAT16}
     found = [name for dtype, name in _RARE.items() if dtype in dtypes]
     if not found:
         return ""

@@ -38,7 +38,7 @@ from normdeploy.verification.derivation.integers.on_integers import OnIntegers
 from normdeploy.verification.derivation.integers.uniform import confirm_quantizer
 from normdeploy.verification.derivation.laws.absorbing import confirm_affine, confirm_norm
 from normdeploy.verification.derivation.laws.carrying_laws import confirm_carried
-from normdeploy.verification.derivation.laws.control_flow import confirm_bodies
+from normdeploy.verification.derivation.laws.control_flow import confirm_bodies, returned
 from normdeploy.verification.derivation.laws.element_moves import confirm_moved
 from normdeploy.verification.derivation.laws.linear_laws import confirm_linear
 from normdeploy.verification.derivation.laws.moved_back import further
@@ -130,6 +130,7 @@ class _Checker:
         live = rows_behind(self.rows, (theirs[name] for name in names))
         report = Report(live, used={*self.used, *self.constants.used})
         report.to_be_seen, report.lost = self.shown.of(report.open, self.rows.values())
+        report.bodies, report.bodies_of_source = self.shown.bodies, self.shown.bodies_of_source
         if len(names) != len(relation.source.graph.outputs):
             report.outputs = names
             return report
@@ -184,7 +185,9 @@ class _Checker:
         self.used |= checker.used
         self.constants.used |= checker.constants.used
         rows = [row for row in rows_behind(checker.rows, inner.file.graph.outputs) if not row.identity]
-        self.shown.take(inner.file.graph, len(rows), checker.shown.of(rows, checker.rows.values()))
+        results = zip(inner.source.graph.outputs, inner.file.graph.outputs, strict=False)
+        left = len(rows) + sum(returned(inner, w, v) is None for w, v in results)
+        self.shown.take(inner, left, checker.shown.of(rows, checker.rows.values()), checker.shown)
         first = next((row for row in rows if not row.wrong), None)
         if first is not None:
             return f"{kind(first.node)} {first.name!r}: {first.reason or 'no operator of the source fits'}"

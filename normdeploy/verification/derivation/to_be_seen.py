@@ -33,16 +33,21 @@ class ShownBySamples:
     def __init__(self, relation: Relation) -> None:
         self._relation = relation
         self._inside: dict[tuple[str | None, ...], tuple[int, tuple[list[str], list[str]]]] = {}
+        self.bodies: set[tuple[str | None, ...]] = set()
+        self.bodies_of_source: set[tuple[str | None, ...]] = set()
 
-    def take(self, body: ir.Graph, left: int, shown: tuple[list[str], list[str]]) -> None:
+    def take(self, inner: Relation, left: int, shown: tuple[list[str], list[str]], within: ShownBySamples) -> None:
         """Take in what a body of the file was found to be beside one of the source, of which the most alike counts.
 
         Args:
-            body: of the file. left: how many of its operators nothing is known of. shown: of the bodies.
+            inner: what is known of them. left: how many of its operators and results nothing is known of.
+            shown: of the bodies. within: of the bodies in them.
         """
-        name = tuple(value.name for value in body.outputs)
+        ours, name = (tuple(value.name for value in side.graph.outputs) for side in (inner.source, inner.file))
         if name not in self._inside or left < self._inside[name][0]:
             self._inside[name] = left, shown
+        self.bodies |= within.bodies | (set() if left else {name})
+        self.bodies_of_source |= within.bodies_of_source | (set() if left else {ours})
 
     def of(self, left: Iterable[Row], rows: Iterable[Row]) -> tuple[list[str], list[str]]:
         """Return the names of the first results of such operators of the file, and of the source.
@@ -68,7 +73,8 @@ def nothing_known(source: ir.Model, file: ir.Model, why: str) -> Report:
     outputs = [str(value.name) for value in file.graph.outputs]
     report = Report([Row(node, reason=why) for node in file.graph if node.op_type != "Constant"], outputs=outputs)
     report.to_be_seen, report.lost = (
-        [str(node.outputs[0].name) for node in nodes_in(model.graph) if _is_parted(node)] for model in (file, source)
+        [str(node.outputs[0].name) for node in nodes_in(model.graph) if _is_parted(node) or has_parts(node)]
+        for model in (file, source)
     )
     return report
 
@@ -124,12 +130,17 @@ def _guards(side: Side, node: ir.Node) -> bool:
 
 
 def _keeps_all(side: Side, node: ir.Node) -> bool:
-    """Tell whether an operator is a Slice from the first element to the last, or a Where of one choice, at all sizes.
+    """Tell whether an operator does the same at any size: a choice by a constant, a Slice of the whole.
 
-    A Slice is one where it left nothing out at any assignment, and no bound was always within a size or always beyond.
+    A choice by a size that nothing varies is one. A Slice is where it left nothing out at any assignment, and no bound
+    was always within a size or always beyond it.
     """
+    if kind(node) == "Where":
+        return kept_operand(side, node) is not None
+    if kind(node) == "If":
+        return side.fixed(node.inputs[0]) is not None
     if kind(node) != "Slice":
-        return kind(node) == "Where" and kept_operand(side, node) is not None
+        return False
     read, starts, ends, _, steps = (inputs_of(node) + [None] * 5)[:5]
     step = None if steps is None else side.constant(steps)
     if steps is not None and (step is None or bool((step != 1).any())):
@@ -147,7 +158,12 @@ def _may_do_nothing(side: Side, node: ir.Node) -> bool:
         types = [side.type_of(value) for value in (node.inputs[0], node.outputs[0]) if value is not None]
         known = [kept for kept in types if kept is not None and kept.is_integer()]
         return len(known) == 2 and known[1].bitwidth < known[0].bitwidth
-    return _is_parted(node)
+    return _is_parted(node) or has_parts(node)
+
+
+def has_parts(node: ir.Node) -> bool:
+    """Tell whether an operator holds what runs on some inputs alone."""
+    return kind(node) in ("If", "Loop")
 
 
 def _is_parted(node: ir.Node) -> bool:
@@ -172,6 +188,7 @@ def _deciding(side: Side, node: ir.Node) -> Iterator[ir.Node]:
 
 _BOUNDS = frozenset({"Min", "Max", "Clip"})
 _PARTED = _BOUNDS | frozenset({
-    "Where", "Relu", "LeakyRelu", "PRelu", "ThresholdedRelu", "Abs", "Mod", "Trilu", "IsNaN", "IsInf", "Slice",
+    "Where", "Relu", "LeakyRelu", "PRelu", "ThresholdedRelu", "Shrink", "Abs", "Mod", "Trilu", "IsNaN", "IsInf",
+    "Slice",
 })  # fmt: skip
 """Operators that are one formula on some numbers and another, or nothing, on others."""

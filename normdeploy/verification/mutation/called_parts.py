@@ -89,7 +89,8 @@ class CallWatch:
                 self._made |= dict.fromkeys(name for name in site.inputs if name and name not in held)
         for output, places in self._at.items():
             for name in _results_behind(self._values[output]):
-                self._behind.setdefault(name, []).extend(places)
+                if name in self._values:  # of a body, nothing is printed
+                    self._behind.setdefault(name, []).extend(places)
         self._alike: dict[torch.Size, Prints] = {}
         for name, array in feeds.items():
             self._print(name, promote(array, torch.float64))

@@ -138,13 +138,14 @@ def make_families(
     fills = [*first, *rest]
     drawn = [Family(name, partial(_feeds, specs, (seed, i), fill), kind) for i, (kind, name, fill) in enumerate(fills)]
     yield from drawn[: len(first)]
-    for name, pattern in _mask_patterns(specs):
-        yield Family(name, partial(_feeds, specs, (seed, 91), _normal, mask=partial(masks.filled, pattern)))
+    for name, pattern, whole in _mask_patterns(specs):
+        drawing = partial(_feeds, specs, (seed, 91), _normal, mask=partial(masks.filled, pattern))
+        yield Family(name, drawing, Kind.RARE if whole else Kind.OTHER)
     yield from _integer_families(specs, seed)
     yield from drawn[len(first) :]
 
 
-def _mask_patterns(specs: Sequence[InputRange]) -> list[tuple[str, masks.Rows]]:
+def _mask_patterns(specs: Sequence[InputRange]) -> list[tuple[str, masks.Rows, bool]]:
     """Return the patterns for the mask of the fewest rows: rows can take turns only where all masks have enough."""
     found = [spec for spec in specs if spec.is_mask]
     return list(masks.patterns(min(found, key=lambda s: int(np.prod(s.shape[:-1]))))) if found else []
@@ -165,7 +166,7 @@ def _integer_families(specs: Sequence[InputRange], seed: int) -> Iterator[Family
     for place in range(max(len(spec.ends) for spec in specs)):
         reach = max(high for spec in specs for _, high in spec.ends[place : place + 1])
         draw = _to_the_ends(place)
-        yield Family(f"integers to {reach}", partial(_feeds, specs, (seed, 93), _normal, integer=draw))
+        yield Family(f"integers to {reach}", partial(_feeds, specs, (seed, 93), _normal, integer=draw), Kind.RARE)
 
 
 def _every_index(specs: Sequence[InputRange]) -> list[InputRange] | None:

@@ -24,6 +24,8 @@ class Kind(Enum):
     NORMAL = auto()
     SMALL_VARIANCE = auto()
     CONSTANT = auto()
+    RARE = auto()
+    """What no other inputs are like, and operators are added, or left out, for: rows masked whole, large integers."""
     OTHER = auto()
 
 

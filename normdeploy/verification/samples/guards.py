@@ -34,7 +34,7 @@ def guarded(value: ir.Value, dtype: np.dtype[Any]) -> list[int]:
         value: the input. dtype: its own.
     """
     constants: dict[int, None] = {}
-    queue, placed = [value], False
+    queue, placed, looked = [value], False, False
     for current in queue:
         for node, index in current.uses():
             if has(node, Trait.SIZES):
@@ -45,9 +45,11 @@ def guarded(value: ir.Value, dtype: np.dtype[Any]) -> list[int]:
             if not has(node, Trait.POINTWISE | Trait.CONVERTS) and not (has(node, Trait.MOVES) and index == 0):
                 return []  # it may be a size or a count, of which a large one has no end
             constants.update(dict.fromkeys(_constants(node)))
+            looked |= not has(node, Trait.MOVES | Trait.CONVERTS)
             queue += [output for output in node.outputs if output not in queue and _is_counted(output)]
-    if not placed or not constants:
+    if not placed or not looked:
         return []
+    constants = constants or {0: None}
     info = np.iinfo(dtype)
     near = [number + step for number in constants for step in (0, -1, 1)]
     found = [n for n in (*near, *_FAR, *(-n for n in _FAR)) if info.min <= n <= info.max]

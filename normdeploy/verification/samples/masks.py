@@ -44,8 +44,10 @@ def _none(rng: np.random.Generator, rows: int, length: int) -> Array:
 _PADDED: tuple[Rows, ...] = (_left, _right, _single)
 
 
-def patterns(spec: InputRange) -> Iterator[tuple[str, Rows]]:
+def patterns(spec: InputRange) -> Iterator[tuple[str, Rows, bool]]:
     """Yield the named patterns for one mask: padding at either end and single positions, and rows with none at all.
+
+    The third of each says whether it is of rows with none.
 
     Where a mask has three rows or more, rows take turns in one pattern. Each comes both ways round: there are masks
     that say what counts and masks that say what does not.
@@ -57,9 +59,9 @@ def patterns(spec: InputRange) -> Iterator[tuple[str, Rows]]:
             (f"masks padded {name}", fill) for name, fill in zip(("left", "right", "to one"), _PADDED, strict=True)
         ]
     for name, fill in [*padded, ("rows masked whole", _none)]:
-        yield name, fill
-        yield f"{name}, inverted", _inverted(fill)
-    yield "masks all true", _all
+        yield name, fill, fill is _none
+        yield f"{name}, inverted", _inverted(fill), fill is _none
+    yield "masks all true", _all, False
 
 
 def _all(_: np.random.Generator, rows: int, length: int) -> Array:

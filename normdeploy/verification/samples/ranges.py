@@ -11,16 +11,24 @@ import onnx_ir as ir
 
 from normdeploy.array_types import Array
 from normdeploy.errors import InputError
-from normdeploy.graph import constant_tensor
+from normdeploy.graph import constant64, constant_tensor
 from normdeploy.graph.traits import Trait, has, is_standard
 from normdeploy.verification.samples.guards import compared_with_infinity, guarded, looked_at_for_nan
 from normdeploy.verification.samples.roles import hides_scores
 
 _FORWARDS = Trait.MOVES | Trait.CONVERTS
-_ARITHMETIC = frozenset({"Add", "Sub", "Mul", "Neg", "Abs", "Min", "Max", "Sum", "Sign", "Concat", "Where"})
-_OF_THE_FIRST = frozenset({"Clip", "Mod", "ReduceSum", "ReduceMax", "ReduceMin", "Unique"})
+_ARITHMETIC = frozenset({
+    "Add", "Sub", "Mul", "Neg", "Abs", "Min", "Max", "Sum", "Sign", "Concat", "Where", "BitwiseAnd", "BitwiseOr",
+    "BitwiseXor", "BitwiseNot",
+})  # fmt: skip
+_OF_THE_FIRST = frozenset({
+    "Clip", "Mod", "BitShift", "CumSum", "Relu", "ReduceSum", "ReduceMax", "ReduceMin", "ReduceProd", "Unique",
+})  # fmt: skip
 """Operators that have a meaning for every integer that its type holds, as any operand or as the first; so have those
 that compare, and those that pass their first operand on."""
+
+_CLASSES = frozenset({"SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss"})
+"""Operators whose second operand says classes, which stand along axis 1 of the first."""
 
 
 @dataclass(frozen=True)
@@ -137,43 +145,73 @@ def _with_range(spec: InputRange, readers: Sequence[ir.Value], example: Array) -
     if spec.dtype.kind not in "iu":
         return spec
     size = _table_size(readers[0])
-    if size is not None:
-        return replace(spec, low=0, high=size - 1, table=size)
+    numbers = list(dict.fromkeys(n for reader in readers for n in guarded(reader, spec.dtype)))
+    if size is not None:  # what counts from the end, where the reference takes it, reaches a guard alone
+        ahead = tuple(n for n in numbers if -size <= n < 0)
+        return replace(spec, low=0, high=size - 1, table=size, guarded=ahead)
     info = np.iinfo(spec.dtype)
     if spec.dtype in (np.uint8, np.int8):
         return replace(spec, low=int(info.min), high=int(info.max))
     low, high = (int(example.min()), int(example.max())) if example.size else (0, 1)
     # A mask shows only ones in most examples
     spec = replace(spec, low=min(low, 0 if high <= 1 else low), high=max(high, 1))
-    if not all(_only_computed_with(reader) for reader in readers):
-        return replace(spec, guarded=tuple(guarded(readers[0], spec.dtype)))
-    ends = [int(info.max)]
-    for bits in (8, 16, 32):
-        # A little beyond what this width holds, with and without a sign
-        ends += [2**bits + 2 ** (bits - 2)] if 2 ** (bits + 1) <= int(info.max) else []
-    return replace(spec, ends=tuple((max(-end, int(info.min)), end) for end in sorted(ends) if end > spec.high))
+    reach = [_reach(reader, int(info.min), int(info.max)) for reader in readers]
+    lowest, highest = max(low for low, _ in reach), min(high for _, high in reach)
+    if highest <= spec.high:
+        return replace(spec, guarded=tuple(numbers))
+    # A little beyond what each width holds, with and without a sign
+    beyond = [2**bits + 2 ** (bits - 2) for bits in (8, 16, 32) if 2 ** (bits + 1) <= highest]
+    ends = [end for end in (*beyond, highest) if end > spec.high]
+    return replace(spec, ends=tuple((max(-end, lowest), end) for end in ends))
 
 
-def _only_computed_with(value: ir.Value) -> bool:
-    """True where an integer is no index, size or count, and no float made of it becomes an integer again."""
+def _reach(value: ir.Value, lowest: int, highest: int) -> tuple[int, int]:
+    """Return how far an integer may go that is only computed with; (0, 0) where it is an index, a size or a count.
+
+    Where it becomes a float and an integer again, it has to be one that this type holds however it was rounded, and
+    nothing may be computed of it in between.
+
+    Args:
+        value: the input. lowest, highest: what its type holds.
+    """
     kinds = {value: value.dtype or ir.DataType.INT64}
-    queue = [value]
+    queue, itself = [value], {value}
     for current in queue:
         kind = kinds[current]
         for node, index in current.uses():
             if has(node, Trait.SIZES):
                 continue
             any_operand = is_standard(node, *_ARITHMETIC) or has(node, Trait.COMPARES)
-            plain = any_operand or (index == 0 and (is_standard(node, *_OF_THE_FIRST) or has(node, _FORWARDS)))
+            plain = any_operand or (index == 0 and (_takes_any(node) or has(node, _FORWARDS)))
             if kind.is_integer() and not plain:
-                return False
+                return 0, 0
             if kind.is_floating_point() and node.op_type == "Cast" and _result(node, kind).is_integer():
-                return False
+                if current not in itself or _result(node, kind) not in _WHOLE:
+                    return 0, 0
+                held = np.iinfo(_result(node, kind).numpy())
+                lowest, highest = max(lowest, int(held.min) // 2), min(highest, int(held.max) // 2)
+            if current in itself and index == 0 and has(node, _FORWARDS):
+                itself.update(node.outputs)
             for output in node.outputs:
                 if output not in kinds:
                     kinds[output] = output.dtype or _result(node, kind)
                     queue.append(output)
-    return True
+    return lowest, highest
+
+
+def _takes_any(node: ir.Node) -> bool:
+    """Tell whether an operator has a meaning for every integer as its first operand."""
+    if not is_standard(node, "Div"):
+        return is_standard(node, *_OF_THE_FIRST)
+    divisor = constant64(node.inputs[1])  # of the lowest integer by -1 the processor makes an exception
+    return divisor is not None and not np.isin(divisor, (0, -1)).any()
+
+
+_WHOLE = frozenset({
+    ir.DataType.INT8, ir.DataType.INT16, ir.DataType.INT32, ir.DataType.INT64,
+    ir.DataType.UINT8, ir.DataType.UINT16, ir.DataType.UINT32, ir.DataType.UINT64,
+})  # fmt: skip
+"""Integers that NumPy knows the ends of."""
 
 
 def _result(node: ir.Node, kind: ir.DataType) -> ir.DataType:
@@ -187,7 +225,10 @@ def _table_size(value: ir.Value, depth: int = 0) -> int | None:
     """Return the rows of the smallest table that an integer input indexes; None if it indexes none."""
     sizes = []
     for node, index in value.uses():
-        if node.op_type in ("Gather", "GatherElements") and index == 1:
+        if is_standard(node, *_CLASSES) and index == 1:
+            shape = None if node.inputs[0] is None else node.inputs[0].shape
+            sizes += [shape[1]] if shape is not None and len(shape) > 1 and isinstance(shape[1], int) else []
+        elif node.op_type in ("Gather", "GatherElements") and index == 1:
             tensor = constant_tensor(node.inputs[0])
             shape = node.inputs[0].shape if node.inputs[0] is not None else None
             axis = node.attributes.get_int("axis", 0)

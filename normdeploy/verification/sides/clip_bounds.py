@@ -50,8 +50,13 @@ def clip_bounds(node: ir.Node) -> list[tuple[int, float]]:
 
 def beyond_bounds(node: ir.Node, read: Tensor) -> set[int]:
     """Return the sides on which a number that a Clip reads lies beyond its bound."""
+    return {side for side, beyond in where_beyond(node, read).items() if bool(beyond.any())}
+
+
+def where_beyond(node: ir.Node, read: Tensor) -> dict[int, Tensor]:
+    """Return where numbers that a Clip reads lie beyond its bounds, by the bound's side."""
     beyond = {BELOW: read.lt, ABOVE: read.gt}
-    return {side for side, bound in clip_bounds(node) if bool(beyond[side](bound).any())}
+    return {side: beyond[side](bound) for side, bound in clip_bounds(node)}
 
 
 def _bounds_of(node: ir.Node) -> Iterator[tuple[int, float]]:

@@ -19,27 +19,37 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch._ops import HigherOrderOperator
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_flatten, tree_map
 
 from normdeploy.nn.promoted import PROMOTED, promoted
 from normdeploy.verification.sides.logarithms import Logarithms
 from normdeploy.verification.sides.single_only import IN_FLOAT64
+from normdeploy.verification.sides.stand_ins import StandIns
 
 _CASTS: dict[Any, Any] = {
     Tensor.float: Tensor.double, Tensor.half: Tensor.double, Tensor.bfloat16: Tensor.double,
     **{getattr(Tensor, low): getattr(Tensor, "cdouble") for low in ("chalf", "cfloat")},  # noqa: B009 - unknown to its stubs
 }  # fmt: skip
+_PRECISIONS: dict[Any, torch.dtype] = {
+    Tensor.float: torch.float32, Tensor.half: torch.float16, Tensor.bfloat16: torch.bfloat16,
+    Tensor.double: torch.float64, getattr(Tensor, "cdouble"): torch.complex128,  # noqa: B009 - as above
+    getattr(Tensor, "chalf"): torch.complex32, getattr(Tensor, "cfloat"): torch.complex64,  # noqa: B009
+}  # fmt: skip
+_TO = frozenset({Tensor.to, Tensor.type})
 _IN_PLACE_EXTRA = frozenset({"__setitem__", "__iadd__", "__isub__", "__imul__", "__itruediv__"})
 
 Seen = Callable[[Tensor, Sequence[Tensor]], None]
 """Called with a tensor that a call into torch returns, and the tensors that it read."""
 
 _DTYPE = Tensor.dtype.__get__  # type: ignore[attr-defined] # a getter of C, an attribute to its stubs
+_BESIDE = frozenset(getattr(Tensor, name).__get__ for name in ("grad", "_base"))
 _RMS_NORMS = frozenset({torch.rms_norm, torch.nn.functional.rms_norm})
 _EPSILON = 3  # rms_norm(input, normalized_shape, weight, eps)
 
@@ -47,18 +57,18 @@ _EPSILON = 3  # rms_norm(input, normalized_shape, weight, eps)
 _LEAVES = frozenset({int, float, bool, str, type(None)})
 
 
-def _all_promoted(value: Any) -> Any:
+def _all_promoted(value: Any, one: Callable[[Any], Any] = promoted) -> Any:
     """Return arguments or results with every float in them promoted; torch's own walk takes longer than most calls."""
     kind = type(value)
     if kind is tuple:
-        return tuple(map(_all_promoted, value))
+        return tuple([_all_promoted(item, one) for item in value])
     if kind is list:
-        return list(map(_all_promoted, value))
+        return [_all_promoted(item, one) for item in value]
     if kind is dict:
-        return {key: _all_promoted(item) for key, item in value.items()}
+        return {key: _all_promoted(item, one) for key, item in value.items()}
     if kind in _LEAVES:
         return value
-    return promoted(value) if isinstance(value, (Tensor, torch.dtype)) else tree_map(promoted, value)
+    return one(value) if isinstance(value, (Tensor, torch.dtype)) else tree_map(one, value)
 
 
 def is_in_place(name: str) -> bool:
@@ -92,7 +102,7 @@ class Float64Mode(TorchFunctionMode):
         super().__init__()
         self._native, self._seen = native, seen
         self._lowered = {torch.float64: native, torch.complex128: native.to_complex()} if answers else {}
-        self._logarithms = Logarithms()
+        self._logarithms, self._stand_ins = Logarithms(), StandIns()
         self.written: set[str] = set()
 
     def __torch_function__(
@@ -109,15 +119,20 @@ class Float64Mode(TorchFunctionMode):
             found = func(*args, **kwargs)
             if self._lowered and func == _DTYPE:
                 return self._lowered.get(found, found)
-            return _all_promoted(found)  # a low dtype's promoted one
+            if isinstance(found, Tensor) and func not in _BESIDE:  # a part of it, or another name
+                return func(self._stand_ins.of(args[0], func))
+            return promoted(found)  # a low dtype's promoted one
         if name == "__set__":
             return func(*args, **kwargs)
-        func = _CASTS.get(func, func)
+        copies, func = self._casts(func, args, kwargs), _CASTS.get(func, func)
         if func in _RMS_NORMS:
             args, kwargs = self._with_epsilon(args, kwargs)
         target = args[0] if args and isinstance(args[0], Tensor) and args[0].dtype in PROMOTED else None
         in_place = is_in_place(name)
-        promoted_args, promoted_kwargs = _all_promoted(args), _all_promoted(kwargs)
+        one = partial(self._stand_ins.of, func=func)
+        if isinstance(func, HigherOrderOperator):  # its branches and bodies are called beyond this mode
+            one = partial(self._entered, one=one)
+        promoted_args, promoted_kwargs = _all_promoted(args, one), _all_promoted(kwargs, one)
         result = self._logarithms.of(func, promoted_args)
         if result is None:
             call: Callable[..., Any] = IN_FLOAT64.get(func, func)
@@ -127,7 +142,9 @@ class Float64Mode(TorchFunctionMode):
         if target is not None and in_place:
             self.written.add(name)
             with torch._C.DisableTorchFunction():
-                target.copy_(promoted_args[0])
+                self._stand_ins.write(target, promoted_args[0])
+        if copies and result is promoted_args[0]:
+            result = result.clone()  # in its own precision it is another tensor, which may be written to
         outcome = _all_promoted(result)
         if self._seen is not None:
             given = [] if in_place or "out" in kwargs else tree_flatten((promoted_args, promoted_kwargs))[0]
@@ -136,6 +153,24 @@ class Float64Mode(TorchFunctionMode):
                 if isinstance(part, Tensor):
                     self._seen(part, read)
         return outcome
+
+    def _entered(self, value: Any, one: Callable[[Any], Any]) -> Any:
+        """Return an argument promoted, a function as one that promotes what it computes with."""
+        if isinstance(value, (Tensor, torch.dtype)) or not callable(value):
+            return one(value)
+
+        def entered(*args: Any, **kwargs: Any) -> Any:
+            with self:
+                return value(*args, **kwargs)
+
+        return entered
+
+    def _casts(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+        """Tell whether a call asks for another precision than the module's own, of which it returns a copy."""
+        asked = _PRECISIONS.get(func)
+        if func in _TO:
+            asked = next((a for a in (*args[1:], *kwargs.values()) if isinstance(a, torch.dtype)), None)
+        return asked is not None and asked not in (self._native, self._native.to_complex())
 
     def _with_epsilon(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         given = args[_EPSILON] if len(args) > _EPSILON else kwargs.get("eps")

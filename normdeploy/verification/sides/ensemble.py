@@ -9,7 +9,7 @@ Without a graph there are no mutants, so such a verdict is weak.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from typing import Any
 
 import numpy as np
@@ -24,9 +24,11 @@ from normdeploy.nn.promoted import LOW_FLOATS
 from normdeploy.verification.sides.double import is_in_place
 from normdeploy.verification.sides.exact_agreement import is_float
 from normdeploy.verification.sides.flat_values import UNIT_ROUNDOFF, Feeds
-from normdeploy.verification.sides.two_sides import EagerReference
+from normdeploy.verification.sides.two_sides import EagerReference, Refused
 
 RUNS = 12
+_FEWEST = 2
+"""Runs of which a deviation can be taken."""
 
 
 class NoisyMode(TorchFunctionMode):
@@ -101,17 +103,21 @@ class EnsembleReference:
 def ensemble(module: EagerReference, feeds: Feeds) -> list[tuple[Array, Array]]:
     """Return mean and pointwise deviation of each output over runs with rounding noise.
 
-    What is no float, or changes its shape with the noise, is as the module returns it, with a deviation of zero.
+    What is no float, or changes its shape with the noise, is as the module returns it, with a deviation of zero. A run
+    that noise makes invalid (a probability above 1) is left out; where each is, nothing deviates.
 
     Raises:
-        Refused: the module raised.
+        Refused: the module raised without noise.
     """
     clean = [np.asarray(a) for a in module.native(feeds)]
-    runs = [module.under(feeds, NoisyMode(seed)) for seed in range(RUNS)]
+    runs = []
+    for seed in range(RUNS):
+        with suppress(Refused):
+            runs.append(module.under(feeds, NoisyMode(seed)))
     found = []
     for i, own in enumerate(clean):
         drawn = [np.asarray(run[i]) for run in runs]
-        if not is_float(own) or any(a.shape != own.shape for a in drawn):
+        if not is_float(own) or len(runs) < _FEWEST or any(a.shape != own.shape for a in drawn):
             found.append((own, np.zeros(own.shape)))
             continue
         stacked = np.stack([a.astype(np.float64) for a in drawn])

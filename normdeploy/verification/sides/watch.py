@@ -17,6 +17,7 @@ from normdeploy.graph.operator_evaluation import as_constant, promote
 from normdeploy.graph.traits import Trait, has
 from normdeploy.verification.sides.clip_bounds import beyond_bounds
 from normdeploy.verification.sides.flat_values import Feeds
+from normdeploy.verification.sides.taken_parts import taken_parts
 from normdeploy.verification.sides.unmet_weights import nonzero_channels
 
 NEGATED = -1
@@ -28,6 +29,10 @@ _NEAR = 64.0
 
 _OF_SIZES = frozenset({"Div", "Mod", "Sign", "BitShift", "Floor", "Ceil", "Round"})
 """Operators that are watched where they decide on sizes: 0 for all sizes below some number shows nothing."""
+
+
+_HOLDING = frozenset({"If", "Loop"})
+"""Operators that hold what runs on some inputs alone."""
 
 
 @dataclass
@@ -49,7 +54,7 @@ class Watch:
         ends: of the integers that some quantizers among them make; these act where both were reached. Of what reads a
             table the rows; it acts where each was chosen. Of what has weights of its own the channels that it reads;
             it acts where each was something else than 0. Of a Clip the sides of its own bounds; it acts where something
-            lay beyond each.
+            lay beyond each. Of an If or a Loop its parts (:mod:`.taken_parts`); it acts where each was reached.
         reached: those that were.
     """
 
@@ -87,11 +92,16 @@ class Watch:
             if value.name:
                 self.values[value.name] = result
         name = str(node.outputs[0].name)
-        if name not in self.names or name in self.acted or not results[0].numel():
+        if name not in self.names or name in self.acted or (node.op_type in _HOLDING and name not in self.ends):
+            return
+        if node.op_type not in _HOLDING and not results[0].numel():
             return
         self.ran[name] = node
         if name in self.ends:
-            self.reached.setdefault(name, set()).update(self._reached(name, node, results[0]))
+            reached = (
+                taken_parts(node, self._held) if node.op_type in _HOLDING else self._reached(name, node, results[0])
+            )
+            self.reached.setdefault(name, set()).update(reached)
             if self.reached[name].issuperset(self.ends[name]):
                 self.acted.add(name)
             return
@@ -163,9 +173,18 @@ def _one_number(made: Tensor, *, of_sizes: bool) -> float | None:
 
 
 def same_tensor(read: Tensor | None, made: Tensor) -> bool:
-    """Tell whether two tensors hold the same numbers in the same places, NaN included."""
-    if read is None or read.shape != made.shape:
+    """Tell whether a tensor is another one, repeated where that is smaller: the same numbers, NaN included."""
+    read = None if read is None else spread_over(read, made)
+    if read is None:
         return False
     if read.dtype != made.dtype:  # torch compares no unsigned integers with others; NumPy does
         return bool((np.asarray(read.numpy()) == np.asarray(made.numpy())).all())
     return bool(((read == made) | ((read != read) & (made != made))).all())
+
+
+def spread_over(read: Tensor, made: Tensor) -> Tensor | None:
+    """Return an operand in the shape of the result that is computed of it; None where it has no such shape."""
+    try:
+        return read.expand(made.shape)
+    except RuntimeError:
+        return None

@@ -252,10 +252,15 @@ def test_wrong_use_is_refused(linear, write_model, tmp_path):
 
 def test_all_rows_bad_is_an_error_that_says_why(linear, tmp_path):
     np.save(tmp_path / "d.npy", np.full((5, 3), np.nan, np.float32))
-    with pytest.raises(InputError, match=r"all 5 rows .* are bad, see .*o.npz.bad.csv; the first: input 'x' holds NaN"):
+    with pytest.raises(
+        InputError, match=r"all 5 rows of \S*d.npy are bad, see .*o.npz.bad.csv; the first: input 'x' holds NaN"
+    ):
         predict(linear[0], tmp_path / "d.npy", tmp_path / "o.npz")
     assert not (tmp_path / "o.npz").exists()
     assert (tmp_path / "o.npz.bad.csv").read_text().count("NaN") == 5
+    np.save(tmp_path / "e.npy", np.full((2, 3), np.nan, np.float32))
+    with pytest.raises(InputError, match=r"all 7 rows of [^\[\]()']*d.npy, [^\[\]()']*e.npy are bad"):
+        predict(linear[0], [tmp_path / "d.npy", tmp_path / "e.npy"], tmp_path / "p.npz")
 
 
 def test_fixed_batch_models(write_model, tmp_path):

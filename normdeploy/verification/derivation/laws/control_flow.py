@@ -45,7 +45,8 @@ def confirm_bodies(
         return bad
     assumed = any(item is True for item in read)
     gauges: list[list[Claim]] = []
-    for name in theirs:
+    found: Finding = ""
+    for name in theirs:  # all of them: what samples have to show of one depends on it alone
         inner = _inside(relation, (origin, ours[name]), (node, theirs[name]))
         if inner is None:
             return f"{kind(node)}: what its body reads has no known size"
@@ -53,14 +54,16 @@ def confirm_bodies(
         if len(inner.source.graph.outputs) != len(inner.file.graph.outputs):
             return f"{kind(node)}: its body returns another number of values"
         pairs = zip(inner.source.graph.outputs, inner.file.graph.outputs, strict=True)
-        known = [claim for w, v in pairs if (claim := _returned(inner, w, v)) is not None]
+        known = [claim for w, v in pairs if (claim := returned(inner, w, v)) is not None]
         where = f"in {name} of {kind(node)}"
         if isinstance(reason, str) and (reason or len(known) < len(inner.file.graph.outputs)):
-            return f"{where}: {reason or 'its results are not known'}"
-        if isinstance(reason, Wrong):
-            return replace(reason.of(where), node=reason.node)
+            found = found or f"{where}: {reason or 'its results are not known'}"
+        elif isinstance(reason, Wrong):
+            found = found or replace(reason.of(where), node=reason.node)
         gauges.append(known)
         assumed |= any(claim.assumed for claim in known)
+    if found:
+        return found
     if kind(node) != "If":
         same = all(claim.is_identity for claim in gauges[0])
         return same_results(node, origin, assumed=assumed) if same else f"{kind(node)}: its state is scaled or shifted"
@@ -77,7 +80,8 @@ def _pair(claim: Claim) -> tuple[Floats, Floats]:
     return claim.scale, claim.shift
 
 
-def _returned(inner: Relation, w: ir.Value, v: ir.Value) -> Claim | None:
+def returned(inner: Relation, w: ir.Value, v: ir.Value) -> Claim | None:
+    """Return what a result of a body is of the other body's; None where it is not known."""
     found = equal(inner, w, v)
     if isinstance(found, bool):
         return Claim(v, np.ones(()), np.zeros(()), found)

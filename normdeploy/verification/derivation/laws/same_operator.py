@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from normdeploy.verification.derivation.gauges import Claim
 from normdeploy.verification.derivation.related.relation import Finding, Proof, Relation
 from normdeploy.verification.derivation.related.stored_rounding import Wrong, compare, worst
 from normdeploy.verification.derivation.related.unrounded import Unlike
-from normdeploy.verification.derivation.side.attributes import difference
+from normdeploy.verification.derivation.side.attributes import difference, other_numbers
 from normdeploy.verification.derivation.side.beyond import alike_beyond
 from normdeploy.verification.derivation.side.body_graphs import bodies_of
 from normdeploy.verification.derivation.side.checked_side import Side
@@ -38,7 +39,8 @@ def confirm_same(relation: Relation, node: ir.Node, origin: ir.Node) -> Finding:
     if kind(node) != kind(origin) or has(node, Trait.RANDOM) or bodies_of(node):
         return f"{kind(node)} is not {kind(origin)}, or not known to repeat"
     text = difference(relation.source, origin, relation.file, node)
-    if text:
+    numbers = other_numbers(relation.source, origin, relation.file, node) if text else {}
+    if text and not numbers:
         return f"{kind(node)}: {text}"
     ours, theirs = operands_of(relation.source, origin, relation.file, node)
     if len(ours) != len(theirs):
@@ -63,6 +65,7 @@ def confirm_same(relation: Relation, node: ir.Node, origin: ir.Node) -> Finding:
             if isinstance(found[-1], str):
                 break  # the reason, whatever numbers are read besides
         bad = [item for item in found if not isinstance(item, bool)]
+        bad += [told for name, pair in numbers.items() if (told := _other_number(name, *pair)) is not None]
         if not bad:
             return same_results(node, origin, assumed=any(item is True for item in found))
         wrong = [item for item in bad if isinstance(item, Wrong)]
@@ -71,6 +74,12 @@ def confirm_same(relation: Relation, node: ir.Node, origin: ir.Node) -> Finding:
         elif not isinstance(reason, Wrong):
             reason = next(item for item in bad if not isinstance(item, Wrong))
     return reason
+
+
+def _other_number(name: str, want: Array, have: Array) -> Wrong | None:
+    """Hold the numbers of an attribute against those of another operator; nothing else can be meant by them."""
+    wrong = compare(have, None, want)
+    return None if wrong is None else replace(wrong.of(f"attribute {name!r}"), among_right=not wrong.rounding)
 
 
 def spreads_constants(node: ir.Node) -> bool:

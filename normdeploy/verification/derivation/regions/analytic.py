@@ -64,6 +64,9 @@ def confirm_analytic(relation: Relation, value: ir.Value, target: Target, consta
     node = value.producer()
     if node is None or kind(node) not in ANALYTIC or (target.scale == 0).any():
         return ""
+    # what a Where always chooses is followed, not the Where
+    same = takewhile(lambda step: step.is_nothing, back(relation.source, target.value))
+    target = replace(target, value=[step.value for step in same][-1])
     moves: dict[ir.Value, ir.Node] = {}
     found = _confirmed(relation, node, value, target, constants, moves)
     if moves and not isinstance(found, Proof):

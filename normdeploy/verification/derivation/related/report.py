@@ -94,6 +94,7 @@ class Report:
         rows: its operators that outputs depend on, in order.
         to_be_seen: results of operators that samples have to show at work (:mod:`.to_be_seen`).
         lost: results of such operators of the source, which the file is not known to have.
+        bodies, bodies_of_source: those that are confirmed, by the names of what they return.
         outputs: names of the outputs that are not confirmed to be the source's.
         follows: but for the operators that are open, the outputs would be the source's.
         used: hints and unrounded constants of the derivation that were needed.
@@ -104,6 +105,8 @@ class Report:
     rows: list[Row] = field(default_factory=list)
     to_be_seen: list[str] = field(default_factory=list)
     lost: list[str] = field(default_factory=list)
+    bodies: Collection[tuple[str | None, ...]] = ()
+    bodies_of_source: Collection[tuple[str | None, ...]] = ()
     outputs: list[str] = field(default_factory=list)
     follows: bool = False
     used: Collection[Hint | Exact] = ()

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from normdeploy.array_types import Array
 from normdeploy.graph.declared import declared_attributes, default_of
 from normdeploy.verification.derivation.side.checked_side import Side
 from normdeploy.verification.derivation.side.operands import kind
@@ -59,6 +60,56 @@ def difference(a: Side, x: ir.Node, b: Side, y: ir.Node) -> str:
             if present is None or not (_as_if_absent(name, present) or _is_later(name, present, *where)):
                 return f"attribute {name!r} is {_shown(other)}; expected {_shown(one)}"
     return ""
+
+
+_LEARNED = "ai.onnx.ml"
+"""The domain of operators that hold what was learned in attributes: thresholds, leaves, coefficients."""
+
+_NUMBERS = frozenset({
+    "base_values", "class_weights", "coefficients", "default_float", "default_int64", "imputed_value_floats",
+    "intercepts", "keys_floats", "keys_int64s", "keys_tensor", "leaf_weights", "nodes_splits", "nodes_values", "offset",
+    "prob_a", "prob_b", "replaced_value_float", "rho", "scale", "support_vectors", "target_weights", "threshold",
+    "values_floats", "values_int64s", "values_tensor",
+})  # fmt: skip
+"""Attributes of theirs that hold it; others say how parts hang together, in an order that each tool may choose."""
+
+_ELSE = {"default_float": "values_floats", "default_int64": "values_int64s"}
+"""Of what is no key: read where values of that type are."""
+
+
+def other_numbers(a: Side, x: ir.Node, b: Side, y: ir.Node) -> dict[str, tuple[Array, Array]]:
+    """Return the attributes of two operators in which they differ, if nothing but what was learned differs; else {}.
+
+    Args:
+        a, x: of the source. b, y: of the file, of the same kind.
+    """
+    if x.domain != _LEARNED or told_alike(a, x, b, y) is None:
+        return {}
+    found: dict[str, tuple[Array, Array]] = {}
+    for name in set(x.attributes) | set(y.attributes):
+        one, other = _effective(a, x, name), _effective(b, y, name)
+        if one is None or other is None or one.type != other.type:
+            return {}
+        if _same(one, other):
+            continue
+        pair = _numbers(x, name), _numbers(y, name)
+        if pair[0] is None or pair[1] is None or pair[0].shape != pair[1].shape:
+            return {}
+        found[name] = pair[0], pair[1]
+    return found
+
+
+def _numbers(node: ir.Node, name: str) -> Array | None:
+    """Return what an attribute holds of what was learned, None of another; nothing is compared with at a leaf."""
+    attribute = node.attributes.get(name)
+    if attribute is None or name not in _NUMBERS or _ELSE.get(name, name) not in node.attributes:
+        return None
+    held = attribute.value.numpy() if attribute.type is ir.AttributeType.TENSOR else attribute.value
+    if attribute.type in (ir.AttributeType.FLOAT, ir.AttributeType.FLOATS):
+        held = np.asarray(held, np.float32)
+    found = np.atleast_1d(np.asarray(held))
+    modes = node.attributes.get_strings("nodes_modes", ()) if name == "nodes_values" else ()
+    return np.where(np.array(modes) == "LEAF", found.dtype.type(0), found) if modes else found
 
 
 def _effective(side: Side, node: ir.Node, name: str) -> ir.Attr | None:
