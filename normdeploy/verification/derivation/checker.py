@@ -29,7 +29,7 @@ from dataclasses import replace
 import numpy as np
 import onnx_ir as ir
 
-from normdeploy.array_types import Floats, Shape
+from normdeploy.array_types import Shape
 from normdeploy.errors import GraphError
 from normdeploy.graph.derivation import Derivation, Hint
 from normdeploy.graph.operator_evaluation import OPERATOR_ERRORS
@@ -97,13 +97,6 @@ def check_derivation(
         if report.open and (twins := twins_of(ours)):
             report = _Checker(Relation(ours, theirs, further=further, twins=twins), derivation).run(outputs)
     return report
-
-
-def _asked_of(step: Affine, target: Target) -> tuple[Floats, Floats] | None:
-    """Return of which scale and shift a value is that a map leads from to a target; None behind a scale of 0."""
-    if not step.scale.all():
-        return None
-    return target.scale / step.scale, (target.shift - step.shift) / step.scale
 
 
 class _Checker:
@@ -294,7 +287,7 @@ class _Checker:
                 continue
             if absorbs is not None and kind(origin) == kind(node):
                 yield absorbs(relation, node, origin, step, target)
-            yield confirm_moved(relation, value, step.value, _asked_of(step, target))
+            yield confirm_moved(relation, value, step.value, step.asked(target.scale, target.shift))
             yield confirm_cast(relation, node, origin)
             if kind(origin) == kind(node) and step.value.index() == value.index():
                 same = known[origin] if origin in known else confirm_same(relation, node, origin)
