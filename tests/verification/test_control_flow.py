@@ -82,5 +82,8 @@ def test_branches_and_bodies_are_computed_in_float64(net: Parts, sign: float) ->
 
 
 def test_files_of_such_modules_are_proven(net: Parts, tmp_path) -> None:
-    verdict = nd.export(net, torch.randn(4, 4), tmp_path / "net.onnx").verdict
-    assert verdict.status == "pass", verdict.summary()
+    result = nd.export(net, torch.randn(4, 4), tmp_path / "net.onnx")
+    assert result.verdict is not None
+    assert result.verdict.status == "pass", result.verdict.summary()
+    norms = {row.where for row in result.ledger if row.kind == "BatchNormalization"}
+    assert norms == ({"norm", "other.1"} if net.flow is _chosen else {"norm"}), "by their paths, in bodies, too"

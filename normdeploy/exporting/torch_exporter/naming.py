@@ -12,6 +12,7 @@ from torch import nn
 
 from normdeploy.errors import InputError
 from normdeploy.graph.scopes import NAME_SCOPES, WHERE
+from normdeploy.graph.walk import bodies_of
 from normdeploy.nn.object_walk import unregistered_tensors
 
 _OF_A_FUNCTION = re.compile(r"n\d+(_\d+)*")
@@ -105,7 +106,8 @@ def name_plain_tensors(graph: ir.Graph, constants: dict[str, torch.Tensor], mode
 
     ``torch.export`` lifts tensors it finds no registration for as ``lifted_tensor_0``, ``lifted_tensor_1``, ...; they
     are recognised here by their memory. Nodes that read such a tensor (or an expression of such tensors only) get the
-    holder's path as ``normdeploy.where``: torch records no scope for plain objects.
+    holder's path as ``normdeploy.where``: torch records no scope for plain objects. Nor does it for what branches of
+    ``torch.cond`` and bodies of loops compute: there, whose weights a node reads is said of all weights.
 
     Args:
         graph: the traced graph, changed in place.
@@ -130,7 +132,21 @@ def name_plain_tensors(graph: ir.Graph, constants: dict[str, torch.Tensor], mode
         named[found] = str(value.name)
         holders[value] = found.rpartition(".")[0]
     _mark_holders(graph, holders)
+    weights = {graph.initializers.get(name): name.rpartition(".")[0] for name in _registered(model)}
+    _mark_in_bodies(graph, {value: holder for value, holder in weights.items() if value is not None} | holders)
     return named
+
+
+def _registered(model: nn.Module) -> list[str]:
+    return [name for name, _ in (*model.named_parameters(), *model.named_buffers())]
+
+
+def _mark_in_bodies(graph: ir.Graph, holders: dict[ir.Value, str]) -> None:
+    for node in graph:
+        for body in bodies_of(node):
+            read = {value for inner in body for value in inner.inputs}
+            _mark_holders(body, {value: holder for value, holder in holders.items() if value in read})
+            _mark_in_bodies(body, holders)
 
 
 def _memory(tensor: torch.Tensor) -> tuple[object, ...]:
