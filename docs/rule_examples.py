@@ -158,6 +158,11 @@ EXAMPLES: dict[str, Example] = {
         f"{_ROWS} {{ a = Shape(x) b = Expand(true, a) c = Cast <to = 1> (b) d = Mul(x, c) y = Relu(d) }}",
         {"true": np.bool_([True])},
     ),
+    "written_parts": Example(
+        "(float[n,4,4] x, float[n,2,4] u) => (float[n,4,4] y) { a = Transpose <perm = [1,0,2]> (x)"
+        "b = Transpose <perm = [1,0,2]> (u) s = ScatterND(a, rows, b) y = Transpose <perm = [1,0,2]> (s) }",
+        {"rows": np.int64([[0], [1]])},
+    ),
     "divide_first": Example(
         "(float[n,4] x, float[n,4] h) => (float[n,4] y) { g = Sigmoid(h) m = ReduceMean(x, last) u = Sub(x, m)"
         "q = Mul(u, u) v = ReduceMean(q, last) a = Add(v, eps) s = Sqrt(a) p = Mul(g, u) y = Div(p, s) }",

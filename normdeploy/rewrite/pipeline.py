@@ -49,6 +49,7 @@ from normdeploy.rewrite.rules_of_others import OutsideRules
 from normdeploy.rewrite.unexpand import DropExpansions
 from normdeploy.rewrite.untile import UntileStatistics
 from normdeploy.rewrite.weights import EvaluateConstants, FollowSizes
+from normdeploy.rewrite.written_parts import JoinWrittenParts
 
 
 @dataclass(frozen=True)
@@ -111,7 +112,7 @@ class MarkBatchNorms(ir.passes.InPlacePass):
 
 def understand(context: RewriteContext) -> tuple[ir.passes.PassBase, ...]:
     """Return the passes that lead to the canonical model."""
-    evaluate = EvaluateConstants()
+    evaluate, identities = EvaluateConstants(), RemoveIdentities()
     return (
         InlineFunctions(),
         RaiseOpset(),
@@ -120,11 +121,12 @@ def understand(context: RewriteContext) -> tuple[ir.passes.PassBase, ...]:
         QuantizeConstants(),
         evaluate,
         FollowSizes(evaluate),
-        RemoveIdentities(),
+        identities,
         UntileStatistics(),
         DropExpansions(),
         ComputeOnce(evaluate),
         ReadRepeatedNumbers(),
+        identities,
         OutsideRules(context),
         DivideFirst(),
         SplitBlends(),
@@ -145,6 +147,7 @@ def transform(context: RewriteContext) -> tuple[ir.passes.PassBase, ...]:
         LowerEinsum(context, several=True),
         AddMaps(context),
         MovePads(context),
+        JoinWrittenParts(),
         MergeBranches(context, maps_go=True),
         move,
         NormTables(context),

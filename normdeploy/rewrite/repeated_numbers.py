@@ -10,7 +10,8 @@ A value is one number everywhere where
 2. it moves, repeats or joins such values, or is the largest or smallest of one along axes;
 3. it is computed of such values place by place, without rounding (so that no rounding decides anything behind).
 
-It is read as the number where it is nowhere larger than the other operand of an elementwise operator.
+It is read as the number where it is nowhere larger than the other operand of an elementwise operator. So is the
+condition of a Where, which always chooses the same then and leaves (:mod:`.identities`).
 """
 
 from __future__ import annotations
@@ -40,15 +41,17 @@ class ReadRepeatedNumbers(ir.passes.InPlacePass):
         modified = False
         for node in nodes_of(model):
             if has(node, Trait.BROADCASTS) and len(node.inputs) == 2:
-                modified |= _read(node, 0, known) or _read(node, 1, known)
+                modified |= _read(node, 0, 1, known) or _read(node, 1, 0, known)
+            elif is_standard(node, "Where"):
+                modified |= _read(node, 0, 1, known) or _read(node, 0, 2, known)
         return ir.passes.PassResult(model, modified)
 
 
-def _read(node: ir.Node, at: int, known: dict[ir.Value, torch.Tensor | None]) -> bool:
-    value, other = node.inputs[at], node.inputs[1 - at]
+def _read(node: ir.Node, at: int, beside: int, known: dict[ir.Value, torch.Tensor | None]) -> bool:
+    value, other = node.inputs[at], node.inputs[beside]
     if value is None or other is None or value.dtype is None or constant_tensor(value) is not None:
         return False
-    number = _number(value, known)  # asked first: mostly there is none, and sizes take longer to compare
+    number = number_of(value, known)  # asked first: mostly there is none, and sizes take longer to compare
     if number is None or not isinstance(node.graph, ir.Graph) or not _covers(other, value):
         return False
     node.replace_input_with(at, put_constant(node.graph, number.numpy(), f"{value.name}_number", value.dtype))
@@ -64,8 +67,12 @@ def _covers(other: ir.Value, value: ir.Value) -> bool:
     return all(size_of(value, axis) in (1, size_of(other, before + axis)) for axis in range(len(value.shape)))
 
 
-def _number(value: ir.Value | None, known: dict[ir.Value, torch.Tensor | None]) -> torch.Tensor | None:
-    """Return the one number that a value holds, floats in float64; None where it holds more, or it is not known."""
+def number_of(value: ir.Value | None, known: dict[ir.Value, torch.Tensor | None]) -> torch.Tensor | None:
+    """Return the one number that a value holds, floats in float64; None where it holds more, or it is not known.
+
+    Args:
+        value: of any shape. known: what was found so far; gets more.
+    """
     if value is None or (value.dtype not in FLOATS and value.dtype not in EXACT):
         return None
     if value not in known:
@@ -87,13 +94,13 @@ def _found(value: ir.Value, known: dict[ir.Value, torch.Tensor | None]) -> torch
         held = node.attributes.get("value")
         return torch.zeros((), dtype=torch.float64) if held is None else _one(_stored(held.as_tensor()))
     if has(node, _KEEPS) or (has(node, Trait.REDUCES) and has(node, Trait.EXACT)):
-        return _number(node.inputs[0], known)
+        return number_of(node.inputs[0], known)
     joins = has(node, Trait.JOINS)
     if not joins and not (has(node, Trait.POINTWISE) and has(node, _ROUNDS_NOT)):
         return None
     numbers: list[torch.Tensor] = []
     for operand in node.inputs:
-        number = _number(operand, known)
+        number = number_of(operand, known)
         if number is None:
             return None
         numbers.append(number)

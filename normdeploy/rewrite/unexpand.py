@@ -42,7 +42,7 @@ def _drop(node: ir.Node, at: int, shapes: KnownShapes) -> bool:
     source = None if repeated is None else repeated.producer()
     if repeated is None or other is None or not has(source, Trait.REPEATS):
         return False
-    if source.inputs[0] is None or not _covers(other, source, shapes):
+    if source.inputs[0] is None or not covers(other, source, shapes):
         return False
     node.replace_input_with(at, source.inputs[0])
     target = source.inputs[1]
@@ -51,10 +51,14 @@ def _drop(node: ir.Node, at: int, shapes: KnownShapes) -> bool:
     return True
 
 
-def _covers(other: ir.Value, source: ir.Node, shapes: KnownShapes) -> bool:
-    """Tell whether a repeated value is nowhere larger than the other operand."""
+def covers(other: ir.Value | None, source: ir.Node, shapes: KnownShapes) -> bool:
+    """Tell whether what an operator repeats is nowhere larger than another value.
+
+    Args:
+        other: the value. source: the operator. shapes: what is known of targets, of all operators up to here.
+    """
     small, result, target = source.inputs[0], source.outputs[0], source.inputs[1]
-    if small is None or target is None or other.shape is None or small.shape is None:
+    if small is None or target is None or other is None or other.shape is None or small.shape is None:
         return False
     elements = shapes.elements(target)
     rank = len(elements) if elements is not None else len(result.shape) if result.shape is not None else None

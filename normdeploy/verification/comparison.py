@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class Incomparable(Exception):
-    """The two take other inputs: nothing can be fed to both."""
+    """The two take other inputs, so that nothing can be fed to both, or not all that is asked for."""
 
 
 @dataclass
@@ -105,6 +105,7 @@ def compared_module(
         UsageError: the trace has other inputs than the file.
         InputError: the arguments do not fit the file.
         ModelError: it is no eager module.
+        Incomparable: the file fixes a size that is to be dynamic.
     """
     module = eager_module(module)
     if args is None:
@@ -119,6 +120,9 @@ def compared_module(
             notes.append(f"the reference cannot be traced ({error}): no noise model and no mutants")
     if traced is not None and traced.input_names != signature.names:
         raise UsageError(f"the trace has inputs {traced.input_names}; expected {signature.names}, those of the file")
+    fixed = None if traced is None or dynamic_shapes is None else _first_fixed(traced.model, subject.model)
+    if fixed is not None:
+        raise Incomparable(fixed)
     notes += [
         f"inputs unlike the samples, where {asked}: the trace is what it computes then"
         for asked in traced_otherwise(module)
@@ -157,6 +161,20 @@ def _dynamic_axes(model: ir.Model) -> dict[str, dict[int, str]]:
         str(v.name): {i: str(d.value) for i, d in enumerate(v.shape or ()) if not isinstance(d, int) and d.value}
         for v in model.graph.inputs
     }
+
+
+def _first_fixed(traced: ir.Model, file: ir.Model) -> str | None:
+    """Say which size a file fixes that its reference was traced with as dynamic; None where there is none."""
+    declared = {str(value.name): value.shape or () for value in file.graph.inputs}
+    for value in traced.graph.inputs:
+        sizes = zip(value.shape or (), declared.get(str(value.name), ()), strict=False)
+        for axis, (own, its) in enumerate(sizes):
+            if isinstance(its, int) and not isinstance(own, int):
+                return (
+                    f"the file takes input {value.name!r} with size {its} along axis {axis} alone; expected any size "
+                    "there, as dynamic_shapes says: leave that dimension open where the file is written"
+                )
+    return None
 
 
 def _names_for(model: nn.Module, args: Any, kwargs: Mapping[str, Any] | None, subject: Subject) -> list[str]:

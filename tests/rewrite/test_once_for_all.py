@@ -26,6 +26,10 @@ CONSTANTS = {
     "ones": np.array([1, 1]),
     "more": np.array([2, 1]),
     "row": (1, 1, 6),
+    "number": (1,),
+    "one": np.array([1]),
+    "four": np.array([4, 1]),
+    "ones_axis": np.array([1]),
 }
 ONCE = {
     "a linear layer": EXPANDED + "m = MatMul(e, W) b = Add(m, v) y = Add(x, b)",
@@ -36,7 +40,17 @@ ONCE = {
     "one place at a time": EXPANDED + "m = Tanh(e) w = Max(m, row) y = Add(x, w)",
     "a Tile": TILED + "m = MatMul(e, W) y = Add(x, m)",
 }
+ONCE |= {
+    "a number repeated everywhere, times a row": "s = Shape(x) e = Expand(number, s) m = Mul(e, row) y = Mul(x, m)",
+    "a row, along all other axes": "s = Shape(x) e = Expand(row, s) m = Sigmoid(e) w = Sub(m, row) y = Sub(x, w)",
+    "a row in a Tile": COUNT + "k = Concat <axis = 0> (t, four) e = Tile(row, k) m = Mul(e, number) y = Add(x, m)",
+    "from the last axes alone": "s = Shape <start = 1> (x) e = Expand(v, s) m = Exp(e) w = Add(m, row) y = Mul(x, w)",
+}
 STAYS = {
+    "a row and a table that is larger": "r = Slice(x, zero, one, ones_axis) s = Shape(r) e = Expand(number, s) "
+    "m = Mul(e, c) y = Mul(r, m)",
+    "a row, and samples that are more": "s = Shape(x) e = Expand(row, s) m = Sigmoid(e) r = ReduceMean(x, zero) "
+    "y = Mul(r, m)",
     "a Softmax over samples": EXPANDED + "m = Softmax <axis = 0> (e) y = Add(x, m)",
     "samples behind": EXPANDED
     + "m = Transpose <perm = [1, 0, 2]> (e) w = Transpose <perm = [1, 0, 2]> (m) y = Add(x, w)",

@@ -172,7 +172,7 @@ def test_a_wrong_fold_never_ships(monkeypatch):
     monkeypatch.setattr(
         linear,
         "rescale",
-        lambda edit, at, weight, factor, divisor, rows: right(edit, at, weight, factor, divisor[::-1], rows=rows),
+        lambda edit, at, weight, factor, divisor, **more: right(edit, at, weight, factor, divisor[::-1], **more),
     )
     with pytest.raises(RewriteError, match="gauge of Conv") as caught:
         rewrite(load(PRE_ACTIVATION))

@@ -41,10 +41,16 @@ def rewritten(body: str, *, constants: str = "", more: str = "") -> list[str]:
         ("m = Expand (c, s) f = Cast <to = 1> (m) v = ReduceMax (f, last) k = Cast <to = 9> (v) "
          "i = Where (k, low, none) w = Where (m, none, i) a = Add (x, w) b = Relu (a) y = Mul (b, v)",
          "<bool[1,1,4] c = {1, 1, 1, 1}, int64[1] last = {-1}, float low = {-inf}, float none = {0.0}>", ["Relu"]),
-        # a number that is another one somewhere, larger than what it is combined with, or rounded on its way
+        # what is never, or always, filled in
+        ("m = Expand (c, s) a = Where (m, one, x) y = Relu (a)", "<bool[1] c = {0}, float one = {1.0}>", ["Relu"]),
+        ("o = ConstantOfShape (s) m = GreaterOrEqual (o, c) a = Where (m, x, c) y = Relu (a)", "<float c = {0.0}>",
+         ["Relu"]),
+        ("m = Expand (c, s) r = ReduceMean <keepdims = 1> (x, first) a = Where (m, r, zero) y = Relu (a)",
+         "<bool c = {1}, int64[1] first = {0}, float zero = {0.0}>", ["Expand", "ReduceMean", "Where"]),
+        # a number that is another one somewhere, rounded on its way, or larger than what it is combined with
         ("m = Expand (c, s) a = Add (x, m) y = Relu (a)", "<float[1,3,1] c = {0.0, 1.0, 0.0}>",
          ["Add", "Relu"]),
-        ("m = Expand (c, s) f = Exp (m) a = Mul (x, f) y = Relu (a)", "<float[1] c = {0.3}>", ["Expand", "Exp", "Mul"]),
+        ("m = Expand (c, s) f = Exp (m) a = Mul (x, f) y = Relu (a)", "<float[1] c = {0.3}>", ["Mul"]),
         ("r = ReduceMean <keepdims = 1> (x, first) m = Expand (c, s) a = Add (r, m) y = Relu (a)",
          "<float[1] c = {0.0}, int64[1] first = {0}>", ["ReduceMean", "Expand"]),
     ],
@@ -85,3 +91,23 @@ def test_a_mask_of_nothing_leaves_and_the_file_is_proven(tmp_path):
     names = {node.op_type for node in onnx.load(tmp_path / "attention.onnx").graph.node}
     assert not names & {"Expand", "Where", "Cast", "ReduceMax", "Mul"}
     assert {str(check.name): str(check.status) for check in exported.verdict.checks}["derivation"] == "pass"
+
+
+class _Filled(nn.Module):
+    """Masked with what masks nothing, between two convolutions that are one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last, self.scale = nn.Conv1d(3, 4, 1), nn.Conv1d(4, 2, 1), nn.Parameter(torch.rand(4, 1) + 0.5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.first(x)
+        y = y.masked_fill(torch.zeros_like(y, dtype=torch.bool), 0.0)
+        return self.last(torch.where(torch.ones_like(y) > 0, y * self.scale, y))
+
+
+def test_what_is_never_filled_in_is_not_asked_of_samples(tmp_path):
+    torch.manual_seed(0)
+    exported = nd.export(_Filled(), torch.randn(2, 3, 5), tmp_path / "filled.onnx", verify="quick")
+    assert [node.op_type for node in onnx.load(tmp_path / "filled.onnx").graph.node] == ["Conv"]
+    assert exported.verdict.passed

@@ -94,3 +94,24 @@ def test_an_optional_that_holds_a_value_is_that_value(write: Write):
     path = write(text)
     verdict = verify(path, path, level="quick")
     assert verdict.status == "pass", verdict.summary()
+
+
+@pytest.mark.parametrize(("scale", "status"), [(0.1, "pass"), (0.101, "fail")])
+def test_a_table_of_bytes_is_judged_on_all_its_rows(scale: float, status: str, tmp_path: Path):
+    """The last row is the damaged one, which 0 and 1 do not choose."""
+    text = (
+        """<ir_version: 10, opset_import: ["": 21, "com.microsoft": 1]> g (int64[n] i) => (float[n, 16] y) {{ {} }}"""
+    )
+    stored = RNG.integers(0, 256, (9, 16)).astype(np.uint8)
+    steps = np.full((9, 1), 0.1, np.float32)
+    numbers = (stored - 128.0) * 0.1
+    texts = "y = Gather(t, i)", "y = com.microsoft.GatherBlockQuantized<bits = 8, block_size = 16>(q, i, s)"
+    known = {"t": numbers.astype(np.float32)}, {"q": stored, "s": np.concatenate([steps[:8], [[scale]]])}
+    paths = tmp_path / "reference.onnx", tmp_path / "net.onnx"
+    for path, body, values in zip(paths, texts, known, strict=True):
+        proto = parser.parse_model(text.format(body))
+        for name, value in values.items():
+            kept = value if value.dtype == np.uint8 else value.astype(np.float32)
+            proto.graph.initializer.append(numpy_helper.from_array(kept, name))
+        onnx.save(proto, str(path))
+    assert verify(paths[0], paths[1]).status == status

@@ -62,6 +62,33 @@ def test_what_shows_on_few_integers_alone_fails(graph: str, right: str, wrong: s
     assert judged(tmp_path, graph, right, wrong, level) is Status.FAIL
 
 
+REAL = HEAD + """(float[n, 6] x) => (float[n, 6] y) <float half = {{0.5}}, float far = {{7.25}}> {{ {} }}"""
+PLACES = HEAD + "(float[n, 6] x) => (int64[n, 1] y) {{ y = ArgMax<axis = 1, select_last_index = {}>(x) }}"
+COUNTS = (
+    HEAD
+    + """(int64[n, 6] x) => (float[n, 6] y) <int64 fifty = {{50}}> {{
+    k = {}(x, fifty) y = Cast<to = 1>(k) }}"""
+)
+
+
+@pytest.mark.parametrize("level", ["quick", "default"])
+@pytest.mark.parametrize(
+    ("graph", "right", "wrong"),
+    [
+        (REAL, "y = Round(x)", "a = Add(x, half) y = Floor(a)"),
+        (REAL, "k = Greater(x, far) y = Cast<to = 1>(k)", "k = GreaterOrEqual(x, far) y = Cast<to = 1>(k)"),
+        (PLACES, "0", "1"),
+        (COUNTS, "Less", "LessOrEqual"),
+    ],
+    ids=["halves", "the bound itself", "the largest twice", "the last count"],
+)
+def test_what_shows_on_equal_numbers_alone_fails(
+    graph: str, right: str, wrong: str, level: str, tmp_path: Path
+) -> None:
+    """Round(2.5) is 2, and N(0, 1) holds neither halves, nor 7.25, nor one number twice."""
+    assert judged(tmp_path, graph, right, wrong, level) is Status.FAIL
+
+
 @pytest.mark.parametrize(
     ("graph", "right", "file"),
     [

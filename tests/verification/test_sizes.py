@@ -79,6 +79,16 @@ def test_a_file_of_fixed_size_is_fed_that_size(tmp_path: Path):
     assert any("fixed" in text for text in verdict.not_checked)
 
 
+@pytest.mark.parametrize("asked", [False, True])
+def test_a_size_that_is_asked_to_be_dynamic_may_not_be_fixed(asked: bool, tmp_path: Path) -> None:
+    model, x = nn.Linear(4, 3).eval(), torch.randn(2, 4)
+    nd.export(model, x, tmp_path / "net.onnx", dynamic_shapes={"input": {}}, verify=False)
+    shapes = {"input": {0: torch.export.Dim("rows")}} if asked else None
+    verdict = verify(model, tmp_path / "net.onnx", args=x, dynamic_shapes=shapes, level="quick")
+    assert verdict.status == ("fail" if asked else "pass"), verdict.summary()
+    assert asked == any("with size 2 along axis 0 alone; expected any size" in text for text in verdict.reasons)
+
+
 def test_a_file_that_fixes_what_its_reference_leaves_open_is_fed_that_size(write: Write):
     reference = write("g (float[N,L,4] x) => (float[N,L,4] y) { y = Neg(x) }", "a")
     fixed = write("g (float[3,L,4] x) => (float[3,L,4] y) { y = Neg(x) }", "b")

@@ -178,7 +178,7 @@ class _Derivatives:
                 self._kept.setdefault(name, []).append(made)
             if made.requires_grad:
                 self._graded.add(name)
-            elif read and made.is_floating_point() and not takes_steps(node, value):
+            elif read and made.is_floating_point() and (not takes_steps(node, value) or has(node, Trait.HOMOGENEOUS)):
                 self._lost = True
         return results
 

@@ -39,10 +39,10 @@ def check_reference(context: Context, example: Arrays, data: Any) -> list[Check]
         families += user_families(data, context.specs, rows=context.level.user_rows)
     else:
         context.not_checked.append("your own data (none was given)")
-    generated = list(make_families(specs, seed=context.seed, epsilons=context.epsilons))
+    proven = context.proven is not None and context.proven.confirmed  # where it is not, samples are all there is
+    generated = list(make_families(specs, seed=context.seed, epsilons=context.epsilons, equal=not proven))
     kept = generated if context.level.families is None else generated[: context.level.families]
-    if context.proven is None or not context.proven.confirmed:  # samples are all there is
-        kept += [family for family in generated[len(kept) :] if family.kind is Kind.RARE]
+    kept += [family for family in generated[len(kept) :] if family.kind is Kind.RARE and not proven]
     kept = [*_at_guards(context, [generated[0], families[0]]), *kept]
     checks: list[Check] = []
     always = 0 if (context.lean or context.confirmed_and_heavy) and _varied(example) else _ALWAYS

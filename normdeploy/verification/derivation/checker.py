@@ -287,7 +287,7 @@ class _Checker:
                 continue
             if absorbs is not None and kind(origin) == kind(node):
                 yield absorbs(relation, node, origin, step, target)
-            yield confirm_moved(relation, value, step.value)
+            yield confirm_moved(relation, value, step.value, step.asked(target.scale, target.shift))
             yield confirm_cast(relation, node, origin)
             if kind(origin) == kind(node) and step.value.index() == value.index():
                 same = known[origin] if origin in known else confirm_same(relation, node, origin)

@@ -112,7 +112,7 @@ Draw = Callable[[InputRange, np.random.Generator], Array]
 
 
 def make_families(
-    specs: Sequence[InputRange], *, seed: int = 0, epsilons: Sequence[float] = (1e-5,)
+    specs: Sequence[InputRange], *, seed: int = 0, epsilons: Sequence[float] = (1e-5,), equal: bool = False
 ) -> Iterator[Family]:
     """Yield the families for some inputs, most telling first.
 
@@ -120,6 +120,7 @@ def make_families(
         specs: the inputs, at the sizes wanted.
         seed: of the random numbers; each family draws its own.
         epsilons: of the graph's normalizations; the smallest and the largest get a small-variance family each.
+        equal: numbers that equal one another, what they are compared with, or the middle of two integers, too.
     """
     first: list[tuple[Kind, str, Fill]] = [(Kind.NORMAL, "normal", _normal)]
     rest: list[tuple[Kind, str, Fill]] = []
@@ -143,6 +144,9 @@ def make_families(
         yield Family(name, drawing, Kind.RARE if whole else Kind.OTHER)
     yield from _integer_families(specs, seed)
     yield from drawn[len(first) :]
+    if equal:
+        halved = partial(_halved, specs, partial(_feeds, specs, (seed, 94), _normal, integer=_near_compared))
+        yield Family("halves, and what is compared with", halved, Kind.RARE)
 
 
 def _mask_patterns(specs: Sequence[InputRange]) -> list[tuple[str, masks.Rows, bool]]:
@@ -229,6 +233,31 @@ def _to_the_ends(place: int) -> Draw:
         return drawn
 
     return draw
+
+
+def _near_compared(spec: InputRange, rng: np.random.Generator) -> Array:
+    """Draw numbers near those that an integer is compared with, at every other place."""
+    drawn = _anywhere(spec, rng)
+    if spec.compared and not spec.table:
+        drawn.reshape(-1)[::2] = np.resize(np.array(spec.compared, spec.dtype), -(-drawn.size // 2))
+    return drawn
+
+
+def _halved(specs: Sequence[InputRange], drawn: Callable[[], Arrays]) -> Arrays:
+    """Return inputs of which floats are small multiples of a half, or numbers that they are compared with.
+
+    Args:
+        specs: the inputs. drawn: draws them.
+    """
+    feeds = drawn()
+    for spec in specs:
+        if spec.is_float and not spec.is_mask:
+            rng = np.random.default_rng(feeds[spec.name].size)
+            halves: Array = np.asarray(rng.integers(-6, 6, spec.shape, endpoint=True) / 2)
+            if spec.compared:
+                halves.reshape(-1)[::3] = np.resize(spec.compared, -(-halves.size // 3))
+            feeds[spec.name] = halves.astype(spec.dtype)
+    return feeds
 
 
 def small_spread_first(spec: InputRange, seed: int, epsilon: float) -> list[Family]:

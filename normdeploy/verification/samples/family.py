@@ -25,7 +25,7 @@ class Kind(Enum):
     SMALL_VARIANCE = auto()
     CONSTANT = auto()
     RARE = auto()
-    """What no other inputs are like, and operators are added, or left out, for: rows masked whole, large integers."""
+    """What no other inputs are like, and operators are added or left out for: rows masked whole, far integers, ties."""
     OTHER = auto()
 
 

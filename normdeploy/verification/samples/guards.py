@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from normdeploy.graph import constant_tensor
+from normdeploy.graph import constant64, constant_tensor
 from normdeploy.graph.traits import Trait, has, is_standard
 
 _PLACED = frozenset({"Gather", "GatherElements", "GatherND", "ScatterElements", "ScatterND"})
@@ -54,6 +54,23 @@ def guarded(value: ir.Value, dtype: np.dtype[Any]) -> list[int]:
     near = [number + step for number in constants for step in (0, -1, 1)]
     found = [n for n in (*near, *_FAR, *(-n for n in _FAR)) if info.min <= n <= info.max]
     return list(dict.fromkeys(found))[:_MOST]
+
+
+def compared_numbers(value: ir.Value) -> list[float]:
+    """Return the numbers that an input is compared with, or cut off at, with nothing but moves in front.
+
+    Args:
+        value: the input.
+    """
+    queue, found = [value], dict[float, None]()
+    for current in queue:
+        for node, index in current.uses():
+            if has(node, Trait.COMPARES) or is_standard(node, "Clip", "Min", "Max"):
+                known = [array for read in node.inputs if (array := constant64(read)) is not None and array.size]
+                found.update((float(number), None) for array in known for number in array.reshape(-1)[:_MOST])
+            elif has(node, Trait.MOVES | Trait.CONVERTS) and index == 0:
+                queue += [output for output in node.outputs if output not in queue]
+    return [number for number in found if np.isfinite(number)][:_MOST]
 
 
 def compared_with_infinity(value: ir.Value) -> bool:

@@ -12,8 +12,8 @@ import onnx_ir as ir
 from normdeploy.array_types import Array
 from normdeploy.errors import InputError
 from normdeploy.graph import constant64, constant_tensor
-from normdeploy.graph.traits import Trait, has, is_standard
-from normdeploy.verification.samples.guards import compared_with_infinity, guarded, looked_at_for_nan
+from normdeploy.graph.traits import MICROSOFT, Trait, has, is_standard, kind_of
+from normdeploy.verification.samples.guards import compared_numbers, compared_with_infinity, guarded, looked_at_for_nan
 from normdeploy.verification.samples.roles import hides_scores
 
 _FORWARDS = Trait.MOVES | Trait.CONVERTS
@@ -26,6 +26,16 @@ _OF_THE_FIRST = frozenset({
 })  # fmt: skip
 """Operators that have a meaning for every integer that its type holds, as any operand or as the first; so have those
 that compare, and those that pass their first operand on."""
+
+_TABLES: dict[tuple[str, str], dict[int, int]] = {
+    ("", "Gather"): {1: 0},
+    ("", "GatherElements"): {1: 0},
+    ("", "RotaryEmbedding"): {3: 1},
+    (MICROSOFT, "RotaryEmbedding"): {1: 2},
+    (MICROSOFT, "GatherBlockQuantized"): {1: 0},
+    (MICROSOFT, "EmbedLayerNormalization"): {0: 2, 1: 4},
+}
+"""Operators that look integers up, by the operand: in which operand's rows."""
 
 _CLASSES = frozenset({"SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss"})
 """Operators whose second operand says classes, which stand along axis 1 of the first."""
@@ -45,6 +55,7 @@ class InputRange:
         removes: a float input of which minus infinity says which keys of an attention do not count.
         hides: a float input of which 0 and 1 say which keys of an attention count.
         may_be_nan: a float input of which the graph asks whether what is made of it is NaN, or infinite.
+        compared: numbers that either graph compares an input with that is only computed with.
     """
 
     name: str
@@ -59,6 +70,7 @@ class InputRange:
     removes: bool = False
     hides: bool = False
     may_be_nan: bool = False
+    compared: tuple[float, ...] = ()
 
     @property
     def is_float(self) -> bool:
@@ -135,12 +147,14 @@ def _with_range(spec: InputRange, readers: Sequence[ir.Value], example: Array) -
     Args:
         readers: the input in the reference's graph, and in the file's. example: as given.
     """
+    compared = tuple(dict.fromkeys(number for reader in readers for number in compared_numbers(reader)))
     if spec.is_float:
         return replace(
             spec,
             hides=hides_scores(readers[0]),
             removes=compared_with_infinity(readers[0]),
             may_be_nan=any(map(looked_at_for_nan, readers)),
+            compared=compared,
         )
     if spec.dtype.kind not in "iu":
         return spec
@@ -162,7 +176,8 @@ def _with_range(spec: InputRange, readers: Sequence[ir.Value], example: Array) -
     # A little beyond what each width holds, with and without a sign
     beyond = [2**bits + 2 ** (bits - 2) for bits in (8, 16, 32) if 2 ** (bits + 1) <= highest]
     ends = [end for end in (*beyond, highest) if end > spec.high]
-    return replace(spec, ends=tuple((max(-end, lowest), end) for end in ends))
+    near = [n + step for n in map(int, compared) for step in (0, -1, 1) if lowest <= n + step <= highest]
+    return replace(spec, ends=tuple((max(-end, lowest), end) for end in ends), compared=tuple(near))
 
 
 def _reach(value: ir.Value, lowest: int, highest: int) -> tuple[int, int]:
@@ -228,10 +243,10 @@ def _table_size(value: ir.Value, depth: int = 0) -> int | None:
         if is_standard(node, *_CLASSES) and index == 1:
             shape = None if node.inputs[0] is None else node.inputs[0].shape
             sizes += [shape[1]] if shape is not None and len(shape) > 1 and isinstance(shape[1], int) else []
-        elif node.op_type in ("Gather", "GatherElements") and index == 1:
-            tensor = constant_tensor(node.inputs[0])
-            shape = node.inputs[0].shape if node.inputs[0] is not None else None
-            axis = node.attributes.get_int("axis", 0)
+        elif index in (places := _TABLES.get(kind_of(node), {})):
+            read = node.inputs[places[index]] if places[index] < len(node.inputs) else None
+            tensor, shape = constant_tensor(read), None if read is None else read.shape
+            axis = node.attributes.get_int("axis", node.attributes.get_int("gather_axis", 0))
             if tensor is not None:
                 sizes.append(int(tensor.shape.numpy()[axis]))
             elif shape is not None:

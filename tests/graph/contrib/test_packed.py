@@ -126,3 +126,21 @@ def test_the_standards_own():
     zero = np.array(100, np.uint8)
     feeds = {"a": a, "as": size, "az": zero, "b": b, "bs": size, "bz": np.array(3, np.int8), "ys": other, "yz": zero}
     agree("QLinearMatMul", feeds, steps=1, domain="")
+
+
+@given(
+    st.integers(0, 2**32 - 1), st.sampled_from([2, 4, 8]), st.sampled_from([16, 32]), st.sampled_from([32, 48, 64]),
+    st.booleans(),
+)  # fmt: skip
+@settings(deadline=None, max_examples=30)
+def test_rows_of_a_table_of_few_bits(seed, bits, block, columns, zeros):
+    """Places count from either end; where none is there is nothing but zeros."""
+    rng, rows = np.random.default_rng(seed), 5
+    count = -(-columns // block)
+    feeds = {
+        "table": rng.integers(0, 256, (rows, columns * bits // 8)).astype(np.uint8),
+        "places": rng.integers(-rows - 1, rows + 2, (2, 3)),
+        "steps": rng.uniform(0.01, 0.1, (rows, count)).astype(np.float32),
+        "zeros": rng.integers(0, 256, (rows, -(-count * bits // 8))).astype(np.uint8) if zeros else None,
+    }
+    agree("GatherBlockQuantized", feeds, constants=["table", "steps", "zeros"], bits=bits, block_size=block)

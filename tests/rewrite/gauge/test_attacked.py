@@ -377,6 +377,42 @@ def test_a_fold_that_would_cost_digits_in_float16_stays(graph, fold, scale):
     fold(g).kept("the weights of Conv 'conv' would lose digits", "float16").agree(g.feeds(rng, N=2), 1e-2)
 
 
+@pytest.mark.parametrize("kind", ["Conv", "ConvTranspose", "Gemm", "MatMul"])
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_digits_that_a_bias_hides_are_no_loss(graph, fold, dtype, kind):
+    """A channel scaled by next to nothing is its shift, whatever is read; in float16 large inputs show it."""
+    rng = np.random.default_rng(0)
+    g, features, scale, shift = graph(dtype=dtype), kind in ("Gemm", "MatMul"), rng.uniform(0.5, 2, 8), np.ones(8)
+    scale[[2, 5]] = 1e-41 if dtype is np.float32 else 1e-5
+    shape = (8,) if features else (8, 1)
+    weight = 0.05 * rng.normal(size=(8, 8) if features else (8, 8, 1))
+    y = g.op(kind, g.input("x", ["N", 8] if features else ["N", 8, 4]), g.constant(weight.astype(dtype), "w"), name="f")
+    y = g.op("Mul", y, scale.astype(dtype).reshape(shape))
+    g.output(g.op("Relu", g.op("Add", y, shift.astype(dtype).reshape(shape))))
+    result = fold(g)
+    if dtype is np.float16:
+        result.kept("would lose digits")
+        return
+    assert result.actions == ["folded"]
+    exact = weight.astype(np.float32).astype(np.float64) * scale.astype(np.float32).astype(np.float64).reshape(
+        (-1, 1, 1) if kind == "Conv" else (1, 8, 1)[: weight.ndim]
+    )
+    lost = np.abs(result.weight("w") - exact).sum(axis=1 if kind == "Conv" else 0)
+    assert (lost <= 2.0**-24 * np.abs(exact).sum(axis=1 if kind == "Conv" else 0) + 8 * 2.0**-150).all()
+
+
+@pytest.mark.parametrize("rows", [True, False])
+def test_a_bias_that_is_small_somewhere_hides_nothing(graph, fold, rows):
+    """A shift of its own in each row, of which one is 0; and an Add that brings none to the channel."""
+    rng = np.random.default_rng(0)
+    g, scale, shift = graph(dtype=np.float32), np.ones(8, np.float32), np.ones((5, 8), np.float32)
+    scale[3] = 1e-41
+    shift[4 if rows else slice(None), 3] = 0
+    y = g.op("MatMul", g.input("x", ["N", 5, 8]), (0.05 * rng.normal(size=(8, 8))).astype(np.float32), name="f")
+    g.output(g.op("Relu", g.op("Add", g.op("Mul", y, scale), shift)))
+    fold(g).kept("would lose digits")
+
+
 def test_a_row_is_asked_for_more_than_its_first_number(graph, fold):
     """Of each row the first product is 0, and the others are numbers of which float32 keeps a few bits."""
     rng = np.random.default_rng(0)

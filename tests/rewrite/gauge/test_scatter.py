@@ -97,10 +97,10 @@ def test_a_constant_takes_up_the_map(graph, fold, constant):
     """Elements that are set to a number: behind a map it is (c - t) / s."""
     rng = np.random.default_rng(0)
     g = graph()
-    x = g.op("Conv", g.input("x", [2, 3, 5, 5]), rng.normal(size=(4, 3, 1, 1)))
+    x = g.op("Conv", g.input("x", [3 if constant == "updates" else 2, 3, 5, 5]), rng.normal(size=(4, 3, 1, 1)))
     at = np.array([[0], [1]])
     operands = (
-        [x, at, rng.normal(size=(2, 4, 5, 5))] if constant == "updates" else [rng.normal(size=(2, 4, 5, 5)), at, x]
+        [x, at, rng.normal(size=(2, 4, 5, 5))] if constant == "updates" else [rng.normal(size=(3, 4, 5, 5)), at, x]
     )
     y = g.op("ScatterND", *operands)
     y = g.op("Add", g.op("Mul", y, rng.uniform(0.5, 2, (4, 1, 1))), rng.normal(size=(4, 1, 1)))

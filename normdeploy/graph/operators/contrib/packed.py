@@ -76,9 +76,35 @@ def _matmul_n_bits(call: Call, inputs: Inputs) -> Tensor:
     return _biased(need(inputs, 0) @ weight.T, optional(inputs, 5))
 
 
+def _gather_block_quantized(call: Call, inputs: Inputs) -> Tensor:
+    """Rows of a table of few bits, in blocks along another axis, each with its step and zero point; zeros beyond it."""
+    stored, index, steps = need(inputs, 0), need(inputs, 1), need(inputs, 2)
+    if stored.is_floating_point():
+        raise NotImplementedError("tables of floats of 4 and 8 bits")
+    bits, packed = call.attr("bits", 4), stored.dtype is torch.uint8  # other types are stored one by one
+    along, block = call.attr("quantize_axis", 1) % stored.dim(), call.attr("block_size", 128)
+    zeros = optional(inputs, 3)
+    if packed:
+        stored, zeros = unpacked(stored, bits), None if zeros is None else unpacked(zeros, bits)
+    if zeros is None:
+        zeros = torch.full_like(steps, 2 ** (bits - 1) if packed else 0)
+    each = zeros[..., : steps.shape[-1]].to(call.dtype), steps
+    zero, step = (part.repeat_interleave(block, along).narrow(along, 0, stored.shape[along]) for part in each)
+    table = (stored.to(call.dtype) - zero) * step
+    axis = int(call.attr("gather_axis", 0)) % table.dim()
+    rows = table.shape[axis]
+    places = index.reshape(-1).long()
+    known = (places >= -rows) & (places < rows)
+    found = table.index_select(axis, torch.where(known, places, 0) % rows)
+    found = found * known.reshape(-1, *(1,) * (table.dim() - axis - 1))
+    shape = (*table.shape[:axis], *index.shape, *table.shape[axis + 1 :])
+    return found.reshape(shape)
+
+
 PACKED: dict[str, Implementation] = {
     "DynamicQuantizeLSTM": _dynamic_quantize_lstm,
     "DynamicQuantizeMatMul": _dynamic_quantize_matmul,
+    "GatherBlockQuantized": _gather_block_quantized,
     "MatMulIntegerToFloat": _matmul_integer_to_float,
     "MatMulNBits": _matmul_n_bits,
 }

@@ -15,6 +15,8 @@ factors as its steps allow; a computed weight takes nothing.
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import onnx_ir as ir
 
@@ -152,18 +154,19 @@ def write(edit: Edit) -> None:
         return
     s, t = edit.result()
     s, t = (np.broadcast_to(array.reshape(-1), (channels.outs,)) for array in (s, t))
-    rescale(edit, linear.weight, weight, factor, s[channels.written], rows=channels.taps)
     assert linear.bias is not None
     bias = linear.value(linear.bias)
-    moved = _through(weight, channels, shift)
     stored = stored_bias(linear)
-    if stored is not None:
-        move_stored_bias(edit, linear, stored, moved - t, s)
-        return
-    if bias is not None and not is_constant(bias):
+    scaled = partial(rescale, edit, linear.weight, weight, factor, s[channels.written], rows=channels.taps)
+    if stored is not None or (bias is not None and not is_constant(bias)):
+        scaled()
+        if stored is not None:
+            move_stored_bias(edit, linear, stored, _through(weight, channels, shift) - t, s)
         return
     old = np.zeros(channels.outs) if bias is None else array_of(bias)
-    new_bias(edit, linear.bias, weight, bias, old, moved - t, s)
+    added = _through(weight, channels, shift) - t
+    scaled(bias=divided(old + added, s)[channels.written])
+    new_bias(edit, linear.bias, weight, bias, old, added, s)
 
 
 def _front(edit: Edit, channels: Channels, axis: int) -> tuple[Floats, Floats]:

@@ -15,6 +15,7 @@ That of two computed values, or of a vector, is an Einsum (:mod:`.einsum`).
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import numpy as np
 import onnx_ir as ir
@@ -130,21 +131,26 @@ def write(edit: Edit) -> None:
     inside, behind = (compress(edit.at.scale(ties.ports[edit.node, at])) for at in (-1, -2))
     factor, divisor = _fit(inside.swapaxes(-1, -2), weight.shape), _fit(behind, weight.shape)
     factor, divisor = (_oriented(array, product.linear.turned_weight) for array in (factor, divisor))
-    rescale(edit, product.linear.weight, weight, factor, divisor, rows=(product.summed,))
+    scaled = partial(rescale, edit, product.linear.weight, weight, factor, divisor, rows=(product.summed,))
     scale, shift = (
         _oriented(array, product.linear.turned_result) for array in edit.result(0, product.result.producer())
     )
     moved = _oriented(handed_on(product, edit.operand(product.x)[1]), product.linear.turned_result)
     stored = stored_bias(product.linear)
     if stored is not None:
+        scaled()
         outs = weight.shape[product.written]
         added, s = (np.broadcast_to(array.reshape(-1), (outs,)) for array in (moved - shift, scale))
         move_stored_bias(edit, product.linear, stored, added, s)
         return
     if edit.node.op_type == "Gemm" and product.addend is None and optional(edit.node, 2) is not None:
+        scaled()
         return  # a computed addend, which allows no change
-    total = _total(product, moved - shift, scale)
-    if total is not None:
+    old = _bias(product)
+    added, scale = (_oriented(array, product.linear.turned_result) for array in (moved - shift, scale))
+    total = divided(old + added, scale)
+    scaled(bias=_beside(product, total))
+    if (total.any() or product.addend is not None) and _changes(total, old):
         _write_bias(edit, product, total)
 
 
@@ -175,18 +181,21 @@ def _sum(weight: Weight, product: Product, shift: Floats) -> Floats:
     return np.asarray(wide @ matrix)
 
 
-def _total(product: Product, added: Floats, scale: Floats) -> Floats | None:
-    """Return the new bias, oriented as the result; None where it stays as it is."""
-    node, old = product.node, np.zeros((1,) * product.rank)
-    if product.addend is not None:
-        holder, index = product.addend
-        value = required(holder, index)
-        old = array_of(value)
-        old = old.reshape((1,) * (product.rank - old.ndim) + old.shape)
-        old = old * product.linear.beta if holder is node else old
-    added, scale = (_oriented(array, product.linear.turned_result) for array in (added, scale))
-    total = divided(old + added, scale)
-    return None if not total.any() and product.addend is None else total if _changes(total, old) else None
+def _bias(product: Product) -> Floats:
+    """Return what is added so far, with the axes of the result."""
+    if product.addend is None:
+        return np.zeros((1,) * product.rank)
+    holder, index = product.addend
+    old = array_of(required(holder, index))
+    old = old.reshape((1,) * (product.rank - old.ndim) + old.shape)
+    return old * product.linear.beta if holder is product.node else old
+
+
+def _beside(product: Product, bias: Floats) -> Floats:
+    """Return the least that is added to each column of the weight, as large as what the product makes of it."""
+    shown = np.abs(_oriented(bias, product.linear.turned_result))
+    least = np.asarray(shown.min(axis=tuple(range(shown.ndim - 1))) / abs(product.linear.alpha))
+    return least.reshape([-1 if axis == product.written else 1 for axis in range(len(product.weight.shape))])
 
 
 def _changes(total: Floats, old: Floats) -> bool:

@@ -1,7 +1,8 @@
 """The fixed weight of a linear operator takes factors: a float constant any, integers those of :mod:`.integers`.
 
 A weight is refused where the new one cannot be stored as well as the old one: where it overflows its type, or where
-what the smallest numbers of the type round off is more than a few units in the last place of a row's size.
+what the smallest numbers of the type round off is more than a few units in the last place of a row's size, and could
+be seen beside the bias. (Weight decay leaves scales of 1e-41 where a channel is not needed, and their shifts.)
 """
 
 from __future__ import annotations
@@ -30,6 +31,9 @@ VANISHES = 2.0**-150
 NOTHING = 2.0**-100
 """Numbers over a scale that stands for infinity are 0 below this; what is meant to be seen there is far larger."""
 
+_FAR = 2.0**64
+"""No value of a network is larger, or than its type holds: what a weight loses is asked for beside the bias with it."""
+
 _PIECE = 1 << 16
 """Numbers that are looked at together."""
 
@@ -48,7 +52,14 @@ def divided(numbers: Floats, scale: Floats) -> Floats:
 
 
 def rescale(
-    edit: Edit, index: int, weight: Weight, factor: Floats, divisor: Floats | None = None, *, rows: Sequence[int]
+    edit: Edit,
+    index: int,
+    weight: Weight,
+    factor: Floats,
+    divisor: Floats | None = None,
+    *,
+    rows: Sequence[int],
+    bias: Floats | None = None,
 ) -> None:
     """Let input ``index`` of the edited operator be the weight times ``factor`` over ``divisor``.
 
@@ -58,6 +69,7 @@ def rescale(
         weight: the old weight.
         factor, divisor: of the weight's rank, broadcast against it.
         rows: the axes that are summed over together, for what storing may cost.
+        bias: what is added to each row from now on, broadcast against the weight; None where that is not known.
 
     Raises:
         Refused: it cannot be stored.
@@ -70,7 +82,7 @@ def rescale(
         return
     tensor = constant_tensor(weight.value)
     assert tensor is not None
-    require_storable(edit.node, weight, steps, rows)
+    require_storable(edit.node, weight, steps, rows, bias)
     parts = parts64(tensor)
     for step in steps:
         parts = None if parts is None else parts.scaled(step)
@@ -145,7 +157,9 @@ def put(
     edit.read(index, new, node)
 
 
-def require_storable(node: ir.Node, weight: Weight, steps: Sequence[Floats], rows: Sequence[int]) -> None:
+def require_storable(
+    node: ir.Node, weight: Weight, steps: Sequence[Floats], rows: Sequence[int], bias: Floats | None = None
+) -> None:
     """Refuse a float weight times factors that its type cannot hold as well as the weight.
 
     Args:
@@ -153,6 +167,7 @@ def require_storable(node: ir.Node, weight: Weight, steps: Sequence[Floats], row
         weight: its weight.
         steps: the factors, of the weight's rank.
         rows: the axes that are summed over together.
+        bias: what is added to each row, broadcast against the weight; None where that is not known.
 
     Raises:
         Refused: it overflows, or its type has fewer digits for what it would be.
@@ -171,7 +186,15 @@ def require_storable(node: ir.Node, weight: Weight, steps: Sequence[Floats], row
         raise _unstorable(node, weight.dtype, new)
     if (factor != 0).any():
         shown = np.sqrt(np.square(weight.array()).mean(axis=tuple(rows))) > 0
-        require_digits(node, weight.dtype, loses_digits(weight.dtype, new, tuple(rows)) & shown)
+        lost = loses_digits(weight.dtype, new, tuple(rows)) & shown
+        require_digits(node, weight.dtype, lost if bias is None else lost & ~_hidden(weight.dtype, new, rows, bias))
+
+
+def _hidden(dtype: ir.DataType, new: Floats, rows: Sequence[int], bias: Floats) -> npt.NDArray[np.bool_]:
+    """Tell of which rows what storing loses is less than what rounding the sum with the bias does, whatever is read."""
+    unit, _, largest = FORMATS[dtype]
+    lost = np.abs(new.astype(dtype.numpy()).astype(np.float64) - new).sum(axis=tuple(rows)) * min(_FAR, largest)
+    return np.asarray(lost <= unit * np.broadcast_to(np.abs(bias), new.shape).min(axis=tuple(rows)))
 
 
 def require_no_zero_undone(node: ir.Node, *numbers: Floats) -> None:

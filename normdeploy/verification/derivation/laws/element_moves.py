@@ -16,12 +16,21 @@ from torch import Tensor
 from normdeploy.array_types import Floats
 from normdeploy.errors import GraphError
 from normdeploy.graph import FLOATS, compress
-from normdeploy.verification.derivation.gauges import Claim, filled, radius, uniform
+from normdeploy.verification.derivation.gauges import Claim, filled, uniform
+from normdeploy.verification.derivation.laws.landing import beside_constants, same_constants, spread, where_landed
 from normdeploy.verification.derivation.related.relation import Finding, Proof, Relation
 from normdeploy.verification.derivation.side.attributes import difference
 from normdeploy.verification.derivation.side.beyond import cuts, key
 from normdeploy.verification.derivation.side.checked_side import Side
-from normdeploy.verification.derivation.side.movement import DEPTH, MOVES, Leaf, Lost, moved_by, run_moves, way_of
+from normdeploy.verification.derivation.side.movement import (
+    DEPTH,
+    Leaf,
+    Lost,
+    moved_by,
+    moves,
+    way_of,
+    written_over,
+)
 from normdeploy.verification.derivation.side.operands import inputs_of, kind
 from normdeploy.verification.derivation.side.zero_guards import smaller_guard
 
@@ -29,14 +38,18 @@ FOLLOWED = 2
 """Assignments of sizes at which elements are followed: the example's, and one where each dimension grows by another
 amount. Shapes agree at all of them."""
 
-_MOST = 1 << 24
-"""Elements of a tensor that are followed."""
 
+def confirm_moved(
+    relation: Relation, value: ir.Value, w: ir.Value, asked: tuple[Floats, Floats] | None = None
+) -> Finding:
+    """Confirm that a value of the file holds the elements of the source's at the same places.
 
-def confirm_moved(relation: Relation, value: ir.Value, w: ir.Value) -> Finding:
-    """Confirm that a value of the file holds the elements of the source's at the same places."""
+    Args:
+        relation: what is known. value: of the file. w: of the source.
+        asked: of which scale and shift w is to be, where constants beside what is moved leave that open.
+    """
     node = value.producer()
-    if node is None or kind(node) not in MOVES:
+    if node is None or not moves(node):
         return ""
     if relation.file.type_of(value) != relation.source.type_of(w):
         return "it is of another type"
@@ -46,7 +59,7 @@ def confirm_moved(relation: Relation, value: ir.Value, w: ir.Value) -> Finding:
         )
         claims = _read_by(relation, w, set(leaves))
         followed = range(min(relation.file.assignments, FOLLOWED))
-        shown = [_compare(relation, value, w, leaves, claims, k) for k in followed]
+        shown = [_compare(relation, value, w, leaves, claims, asked, k) for k in followed]
         _require_settled(relation, leaves, (value, set(leaves)), (w, set(claims)))
     except (Lost, GraphError, RuntimeError, ValueError) as error:
         return f"{kind(node)}: {error}"
@@ -79,28 +92,38 @@ def _at_all_sizes(shown: Sequence[tuple[Floats, Floats]]) -> tuple[Floats, Float
     return None
 
 
-def _leaves(side: Side, value: ir.Value, known: Callable[[ir.Value], bool], depth: int) -> Iterator[ir.Value]:
-    """Return what a value's elements come from: known values, and none but constants besides."""
+def _leaves(
+    side: Side, value: ir.Value, known: Callable[[ir.Value], bool], depth: int, *, covered: bool = False
+) -> Iterator[ir.Value]:
+    """Return what a value's elements come from: known values, and none but constants besides.
+
+    Args:
+        side, value: the graph, and what is asked for. known: tells where to stop. depth: of the operator behind.
+        covered: what is not known may be written over.
+    """
     node = value.producer()
     if depth and known(value):
         yield value
         return
     if side.is_constant(value):
         return
-    if node is None or kind(node) not in MOVES or depth > DEPTH:
+    if node is None or not moves(node) or depth > DEPTH:
+        if covered:
+            return
         raise Lost(f"{value.name!r} is not known")
     if side.picks(node):
         raise Lost(f"which part of {node.inputs[0].name if node.inputs[0] else ''!r} is read depends on sizes")
-    for operand in moved_by(node):
-        yield from _leaves(side, operand, known, depth + 1)
+    given = moved_by(node, side)
+    for operand in given:
+        yield from _leaves(side, operand, known, depth + 1, covered=covered or operand is written_over(node, given))
 
 
 def _between(side: Side, value: ir.Value, leaves: set[ir.Value]) -> Iterator[ir.Node]:
     node = value.producer()
-    if node is None or value in leaves or side.is_constant(value):
+    if node is None or value in leaves or side.is_constant(value) or not moves(node):
         return
     yield node
-    for operand in moved_by(node):
+    for operand in moved_by(node, side):
         yield from _between(side, operand, leaves)
 
 
@@ -150,7 +173,13 @@ def _read_by(relation: Relation, w: ir.Value, leaves: set[ir.Value]) -> dict[ir.
 
 
 def _compare(
-    relation: Relation, value: ir.Value, w: ir.Value, leaves: list[ir.Value], claims: dict[ir.Value, Claim], k: int
+    relation: Relation,
+    value: ir.Value,
+    w: ir.Value,
+    leaves: list[ir.Value],
+    claims: dict[ir.Value, Claim],
+    asked: tuple[Floats, Floats] | None,
+    k: int,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return scale and shift of w at one assignment of sizes."""
 
@@ -167,7 +196,7 @@ def _compare(
     if told and ways in relation.moved:  # layers move alike
         landed = relation.moved[ways]
     else:
-        landed = _landed(relation, value, w, leaves, of_source, k)
+        landed = where_landed(relation, value, w, leaves, of_source, k)
         if told:
             relation.moved[ways] = landed
     if landed is None:
@@ -178,11 +207,13 @@ def _compare(
             float64 = relation.file.type_of(value) in FLOATS
             dtype = torch.float64 if float64 else torch.int64  # not every integer is a float64
             zeros = {leaf: torch.zeros(relation.file.shapes(leaf)[k], dtype=dtype) for leaf in leaves}
-            _same_constants(relation, value, w, of_source(lambda _, c: zeros[c.value]), zeros, k)
+            same_constants(relation, value, w, of_source(lambda _, c: zeros[c.value]), zeros, k)
         ones = np.ones((1,) * rank)
         return ones, ones * 0
     if constants:
-        raise Lost("constants are joined to what is scaled or shifted")
+        if asked is None:
+            raise Lost("constants are joined to what is scaled or shifted")
+        return beside_constants(relation, value, w, of_source, claims, asked, k)
     gauges = tuple((claim.scale, claim.shift) for claim in claims.values())
     whole = (ways, *((array.shape, array.tobytes()) for pair in gauges for array in pair)) if told else None
     known = None if whole is None else relation.moved_gauges.get(whole)
@@ -195,51 +226,7 @@ def _compare(
         if one is not None:  # it is one number wherever it lands
             parts.append(np.full((1,) * rank, one))
             continue
-
-        def full(u: ir.Value, claim: Claim, name: str = name) -> Tensor:
-            shape = relation.source.shapes(u)[k]
-            part = filled(getattr(claim, name), claim.again, 0 if claim.again is None else shape[claim.again])
-            return torch.from_numpy(np.array(part)).expand(shape)
-
-        parts.append(compress(run_moves(relation.source, w, of_source(full), k).numpy()))
+        parts.append(compress(spread(relation, w, of_source, name, k)))
     if whole is not None:
         relation.moved_gauges[whole] = parts[0], parts[1]
     return parts[0], parts[1]
-
-
-def _landed(
-    relation: Relation,
-    value: ir.Value,
-    w: ir.Value,
-    leaves: list[ir.Value],
-    of_source: Callable[[Callable[[ir.Value, Claim], Tensor]], Leaf],
-    k: int,
-) -> tuple[int, bool] | None:
-    """Run identifiers both ways at one assignment of sizes; return what :attr:`.Relation.moved` holds."""
-    identifiers: dict[ir.Value, Tensor] = {}
-    start = 0
-    for leaf in leaves:
-        shape = relation.file.shapes(leaf)[k]
-        count = int(np.prod(shape))
-        identifiers[leaf] = torch.arange(start, start + count, dtype=torch.float64).reshape(shape)
-        start += count
-    if start > _MOST:
-        raise Lost("too many elements to follow")
-    theirs = run_moves(relation.file, value, identifiers.get, k, marked=True)
-    ours = run_moves(relation.source, w, of_source(lambda _, c: identifiers[c.value]), k, marked=True)
-    if theirs.shape != ours.shape or not torch.equal(theirs, ours):
-        return None
-    return ours.dim(), bool((theirs < 0).any())
-
-
-def _same_constants(
-    relation: Relation, value: ir.Value, w: ir.Value, zeros: Leaf, of_file: dict[ir.Value, Tensor], k: int
-) -> None:
-    have = run_moves(relation.file, value, of_file.get, k).numpy()
-    want = run_moves(relation.source, w, zeros, k).numpy()
-    if relation.file.type_of(value) in FLOATS:
-        good = np.abs(have - want) <= radius(want, relation.file.type_of(value)) * (1 + 1e-6)
-    else:
-        good = have == want
-    if not good.all():
-        raise Lost("constants that are joined differ")

@@ -58,6 +58,10 @@ class Affine(ScaledValue):
         """Tell whether y = scale v + shift says that x is v."""
         return bool((scale == self.scale).all() and (shift == self.shift).all())
 
+    def asked(self, scale: Floats, shift: Floats) -> tuple[Floats, Floats] | None:
+        """Return s and t of x = s v + t where y = scale v + shift; None where nothing follows from a scale of 0."""
+        return (scale / self.scale, (shift - self.shift) / self.scale) if self.scale.all() else None
+
 
 def nothing(value: ir.Value) -> Affine:
     """Return y = y."""

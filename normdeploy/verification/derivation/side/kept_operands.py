@@ -39,11 +39,13 @@ def _dropout(side: Side, node: ir.Node) -> ir.Value | None:
 
 
 def _chosen(side: Side, node: ir.Node) -> ir.Value | None:
-    """Return what a Where always chooses, where its condition is one constant."""
-    condition = side.constant(node.inputs[0])
-    if condition is None or not condition.size or condition.any() != condition.all():
+    """Return what a Where always chooses, where its condition is one truth value at all places and all sizes."""
+    condition = node.inputs[0]
+    held = None if condition is None or decides(side, condition) else side.numbers(condition)
+    if not held or not all(array.size for array in held):
         return None
-    return node.inputs[1 if condition.any() else 2]
+    first = bool(held[0].any())
+    return node.inputs[1 if first else 2] if all((array == first).all() for array in held) else None
 
 
 def _joined_with_nothing(side: Side, node: ir.Node) -> ir.Value | None:

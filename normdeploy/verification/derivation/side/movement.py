@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Hashable
+from collections.abc import Callable, Container, Hashable, Sequence
 
 import numpy as np
 import onnx_ir as ir
@@ -10,7 +10,9 @@ import torch
 from torch import Tensor
 
 from normdeploy.graph import evaluate_node
+from normdeploy.graph.operators.call import axis_of
 from normdeploy.verification.derivation.side.checked_side import Side
+from normdeploy.verification.derivation.side.kept_operands import kept_operand
 from normdeploy.verification.derivation.side.operands import inputs_of, kind
 from normdeploy.verification.derivation.side.result_sizes import said_of
 
@@ -21,6 +23,12 @@ MOVES = frozenset({
     "ReverseSequence", "Compress",
 })  # fmt: skip
 """Operators each of whose results is one of the elements that they read, whatever these are."""
+
+_WRITES = frozenset({"ScatterElements", "ScatterND"})
+"""Operators that do so where nothing is added or multiplied, and no place is written twice."""
+
+_FILLS = frozenset({"ConstantOfShape"})
+"""Operators that hold one constant, as often as sizes say."""
 
 DEPTH = 24
 """How many of them in a row are looked at."""
@@ -35,8 +43,27 @@ class Lost(Exception):
     """Elements cannot be followed."""
 
 
-def moved_by(node: ir.Node) -> list[ir.Value]:
-    """Return the operands whose elements an operator moves."""
+def moves(node: ir.Node | None) -> bool:
+    """Tell whether each result of an operator is one of the elements that it reads, whatever these are."""
+    if node is None:
+        return False
+    if kind(node) in _WRITES:
+        return node.attributes.get_string("reduction", "none") == "none"
+    return kind(node) in MOVES or kind(node) == "Pad" or kind(node) in _FILLS
+
+
+def moved_by(node: ir.Node, side: Side | None = None) -> list[ir.Value]:
+    """Return the operands whose elements an operator moves.
+
+    Args:
+        node: the operator. side: its graph, where it is asked whether all that was there is written over.
+    """
+    if side is not None and kind(node) in _WRITES and (whole := kept_operand(side, node)) is not None:
+        return [whole]
+    if kind(node) in _WRITES or kind(node) == "Pad":
+        return [value for value in inputs_of(node)[:3:2] if value is not None]
+    if kind(node) in _FILLS:
+        return []
     inputs = [value for value in inputs_of(node) if value is not None]
     count = {"Concat": len(inputs), "SequenceConstruct": len(inputs), "SequenceInsert": 2}.get(kind(node), 1)
     return inputs[:count]
@@ -58,8 +85,24 @@ def first_moved(value: ir.Value, known: Container[ir.Value]) -> list[ir.Value]:
     return []
 
 
-def run_moves(side: Side, value: ir.Value, leaf: Leaf, k: int, *, marked: bool = False) -> Tensor:
-    """Run movement on what leaves hold; constants as they are, or marked by -1."""
+def written_over(node: ir.Node, given: Sequence[ir.Value]) -> ir.Value | None:
+    """Return the value that an operator writes over in part, of those that it moves."""
+    return given[0] if kind(node) in _WRITES and len(given) > 1 else None
+
+
+def run_moves(
+    side: Side, value: ir.Value, leaf: Leaf, k: int, *, marked: bool = False, unknown: float | None = None
+) -> Tensor:
+    """Run movement on what leaves hold.
+
+    Args:
+        side, value: the graph, and what is asked for. leaf: returns what a value holds. k: the assignment of sizes.
+        marked: constants are -1, and not what they are.
+        unknown: what stands for each element of what is not known, which may be written over; None refuses it.
+
+    Raises:
+        Lost: something is not known.
+    """
     found = leaf(value)
     if found is not None:
         return found
@@ -68,21 +111,51 @@ def run_moves(side: Side, value: ir.Value, leaf: Leaf, k: int, *, marked: bool =
         array = torch.from_numpy(np.array(constant, np.float64 if constant.dtype.kind == "f" else np.int64))
         return torch.full_like(array, -1.0) if marked else array
     node = value.producer()
-    if node is None or kind(node) not in MOVES:
-        raise Lost(f"{value.name!r} is not known")
-    moved = set(moved_by(node))
-    operands: list[Tensor | None] = []
+    if node is None or not moves(node):
+        if unknown is None or len(side.shapes(value)) <= k:
+            raise Lost(f"{value.name!r} is not known")
+        return torch.full(side.shapes(value)[k], unknown, dtype=torch.float64)
+    given = moved_by(node, side)
+    if kind(node) in _WRITES and len(given) == 1:
+        return run_moves(side, given[0], leaf, k, marked=marked, unknown=unknown)
+    moved, operands = set(given), list[Tensor | None]()
     for operand in inputs_of(node):
         if operand is None:
             operands.append(None)
         elif operand in moved:
-            operands.append(run_moves(side, operand, leaf, k, marked=marked))
+            operands.append(run_moves(side, operand, leaf, k, marked=marked, unknown=unknown))
         else:
             numbers = side.numbers(operand)
             if numbers is None:
                 raise Lost(f"{operand.name!r} depends on what is fed")
             operands.append(torch.from_numpy(np.array(numbers[k])))
-    return evaluate_node(node, operands, opset_imports=side.imports)[value.index() or 0]
+    if kind(node) in _WRITES:
+        _require_once(node, operands)
+    if marked and kind(node) == "Pad" and operands[0] is not None and (len(operands) < 3 or operands[2] is None):
+        operands = [*operands[:2], torch.tensor(-1.0, dtype=operands[0].dtype), *operands[3:]]
+    found = evaluate_node(node, operands, opset_imports=side.imports)[value.index() or 0]
+    return torch.full(found.shape, -1.0, dtype=torch.float64) if marked and kind(node) in _FILLS else found
+
+
+def _require_once(node: ir.Node, operands: list[Tensor | None]) -> None:
+    """Require that no place is written twice: which of two is the last is nowhere said.
+
+    Raises:
+        Lost: some is.
+    """
+    into, places = operands[:2]
+    assert into is not None
+    assert places is not None
+    if kind(node) == "ScatterND":
+        depth = places.shape[-1]
+        named, sizes = places.reshape(-1, depth), into.shape[:depth]
+    else:
+        axis = axis_of(node.attributes.get_int("axis", 0), into.dim())
+        named = torch.stack(torch.meshgrid(*map(torch.arange, places.shape), indexing="ij"), -1).reshape(-1, into.dim())
+        named[:, axis] = places.reshape(-1)
+        sizes = into.shape
+    if len(torch.unique(named % torch.tensor(sizes), dim=0)) < len(named):
+        raise Lost(f"{kind(node)} writes some places twice")
 
 
 def way_of(side: Side, value: ir.Value, place: Callable[[ir.Value], int | None], k: int) -> tuple[Hashable, ...] | None:
@@ -97,10 +170,13 @@ def way_of(side: Side, value: ir.Value, place: Callable[[ir.Value], int | None],
     constant, node = side.constant(value), value.producer()
     if constant is not None:
         return "constant", constant.shape
-    said = None if node is None or kind(node) not in MOVES else said_of(node, side.imports)
+    said = None if node is None or not moves(node) else said_of(node, side.imports)
     if node is None or said is None:
         return None
-    moved, read = set(moved_by(node)), list[Hashable]()
+    given = moved_by(node, side)
+    if kind(node) in _WRITES and len(given) == 1:
+        return way_of(side, given[0], place, k)
+    moved, read = set(given), list[Hashable]()
     for operand in inputs_of(node):
         if operand is None:
             read.append(None)
