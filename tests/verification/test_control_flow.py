@@ -87,3 +87,29 @@ def test_files_of_such_modules_are_proven(net: Parts, tmp_path) -> None:
     assert result.verdict.status == "pass", result.verdict.summary()
     norms = {row.where for row in result.ledger if row.kind == "BatchNormalization"}
     assert norms == ({"norm", "other.1"} if net.flow is _chosen else {"norm"}), "by their paths, in bodies, too"
+
+
+class Gated(nn.Module):
+    """One branch is taken where values are large alone, by a network whose statistics are as at its start."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU())
+        self.easy = nn.Sequential(nn.Conv2d(8, 8, 1), nn.BatchNorm2d(8))
+        self.hard = nn.Sequential(nn.Conv2d(8, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU())
+        self.head = nn.Linear(8, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.stem(x)
+        x = torch.lerp(x, torch.cond(x.mean() > 0.5, self.easy, self.hard, (x,)), 0.25)
+        y: Tensor = self.head(x.mean((2, 3)))
+        return y
+
+
+def test_an_epsilon_in_a_branch_that_few_families_take_is_seen(tmp_path) -> None:
+    torch.manual_seed(0)
+    verdict = nd.export(Gated(), torch.randn(2, 3, 32, 32), tmp_path / "net.onnx").verdict
+    assert verdict is not None
+    assert verdict.status == "pass", verdict.summary()
+    (easy,) = (site for site in verdict.sites if site.where == "easy.1")
+    assert any(mutant.killed and mutant.name.startswith("epsilon") for mutant in easy.mutants)

@@ -11,11 +11,13 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from normdeploy.errors import GraphError
 from normdeploy.graph import Evaluator
 from normdeploy.verification.check_context import Context
 from normdeploy.verification.checks.decisive import probe_decisions
 from normdeploy.verification.checks.traced import check_traced
 from normdeploy.verification.family_case import Case
+from normdeploy.verification.moved_constants import MovedConstants
 from normdeploy.verification.mutation.called_parts import key_of, kill_by_calls
 from normdeploy.verification.mutation.estimates import FEW, alive_of, chain_of, dead_sites, effect, kill_by_derivatives
 from normdeploy.verification.mutation.harmless import SAME_FUNCTION
@@ -35,6 +37,7 @@ from normdeploy.verification.samples.ranges import batch_name
 from normdeploy.verification.sides.exact_agreement import plural
 from normdeploy.verification.sides.grids import unrounded
 from normdeploy.verification.sides.two_sides import EagerReference
+from normdeploy.verification.trace_agreement import hold_trace
 
 
 def check_sensitivity(context: Context) -> list[Check]:
@@ -75,6 +78,7 @@ def check_sensitivity(context: Context) -> list[Check]:
             break
         _try_family(context, case, groups, alive)
         context.tell("sensitivity", (number + 1) / len(context.cases))
+    _follow_bodies(context, groups, [t for t in _unproven(targets) if t.site.inner])
     prove(context, groups, _unproven(targets))
     prove_cancelling(context, _unproven(targets))
     for target in _unproven(targets):
@@ -170,6 +174,28 @@ def _try_family(
                 moved = clean_run.mutated(target.site, target.mutant)
                 ratio = difference_ratio(case, clean_run.outputs, moved, bounds=Case.chain_bounds)
                 target.seen(0.0, ratio, case.family.name, case.constants.kill)
+
+
+def _follow_bodies(context: Context, groups: Sequence[tuple[Evaluator, list[Site]]], targets: Sequence[Target]) -> None:
+    """Try survivors in bodies on the families whose float64 chain the level left out.
+
+    Which branch runs hangs on the family, and what stands in a body cannot be fed.
+    """
+    if not targets or not context.links.hold:
+        return
+    constants = MovedConstants(context)
+    for case in context.cases:
+        alive = _unproven(targets)
+        if not alive or case.chain is not None or case.shows_nothing:
+            continue
+        try:
+            agrees = hold_trace(context, case, constants) <= 1
+        except GraphError:
+            agrees = False
+        if agrees:
+            _try_family(context, case, groups, alive)
+        else:
+            case.chain = None  # float32's bound judges alone there
 
 
 def _report(target: Target) -> MutantReport:
