@@ -29,6 +29,15 @@ def bodies_of(node: ir.Node) -> list[ir.Graph]:
     return found
 
 
+Returned = tuple[str | None, ...]
+"""The names of what a body returns, by which it is known."""
+
+
+def returned(body: ir.Graph) -> Returned:
+    """Return what a body is known by."""
+    return tuple(value.name for value in body.outputs)
+
+
 def values_read(node: ir.Node) -> list[ir.Value]:
     """Return the values that an operator reads, those that its bodies read from around them included."""
     graphs = [graph for body in bodies_of(node) for graph in (body, *body.subgraphs())]

@@ -35,6 +35,16 @@ class Writing:
     rows: Ints
     turn: tuple[int, ...] | None
 
+    @property
+    def back(self) -> tuple[int, ...] | None:
+        """How they are turned back."""
+        return None if self.turn is None else inverse(self.turn)
+
+
+def inverse(turn: Sequence[int]) -> tuple[int, ...]:
+    """Return the order that undoes an order of axes."""
+    return tuple(int(at) for at in np.argsort(turn))
+
 
 class Joined:
     """Makes the operators that stand for a writing, in front of it.
@@ -74,11 +84,11 @@ class Joined:
 
     def _back(self, value: ir.Value | None) -> ir.Value:
         """Return a value whose axes were turned as it was before."""
-        turn = self._writing.turn
+        turn, back = self._writing.turn, self._writing.back
         assert value is not None
-        if turn is None:
+        if turn is None or back is None:
             return value
-        source, back = value.producer(), [int(at) for at in np.argsort(turn)]
+        source = value.producer()
         turned = source is not None and is_standard(source, "Transpose")
         if source is not None and turned and tuple(source.attributes.get_ints("perm", ())) == turn:
             return required(source, 0)
@@ -86,7 +96,7 @@ class Joined:
         if tensor is not None and value.dtype is not None:
             array = np.ascontiguousarray(np.transpose(tensor.numpy(), back))
             return put_constant(self._graph, array, f"{value.name}_turned", value.dtype)
-        return self._named(self.transposed(value, tuple(back)), "turned")
+        return self._named(self.transposed(value, back), "turned")
 
     def _cut(self, value: ir.Value, start: int, stop: int) -> list[ir.Value]:
         """Return the values that hold some rows of another one, one after the other."""

@@ -21,8 +21,6 @@ value that is one number everywhere is padded with it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 import onnx_ir as ir
 
@@ -32,7 +30,7 @@ from normdeploy.graph.operators.call import axis_of
 from normdeploy.graph.traits import is_standard
 from normdeploy.graph.walk import graphs_of
 from normdeploy.rewrite.identities import hand_on
-from normdeploy.rewrite.joined_parts import Cuts, Joined, Writing, pad_instead
+from normdeploy.rewrite.joined_parts import Cuts, Joined, Writing, inverse, pad_instead
 from normdeploy.rewrite.sizes import size_of
 from normdeploy.rewrite.weights.shape_computations import KnownShapes, integer_constant
 
@@ -144,7 +142,7 @@ def _turned(node: ir.Node) -> tuple[int, ...] | None:
             return tuple(source.attributes.get_ints("perm"))
     reader = only_reader(node.outputs[0])
     if reader is not None and is_standard(reader, "Transpose") and "perm" in reader.attributes:
-        return tuple(int(at) for at in np.argsort(reader.attributes.get_ints("perm")))
+        return inverse(reader.attributes.get_ints("perm"))
     return None
 
 
@@ -156,14 +154,13 @@ def _join(graph: ir.Graph, node: ir.Node, cuts: Cuts, every: list[ir.Value]) -> 
     read, result = list(node.inputs), node.outputs[0]
     joined = made.result()
     every.append(joined)
-    back = None if writing.turn is None else [int(at) for at in np.argsort(writing.turn)]
-    for reader in list(_readers(result)) if back is not None else ():
-        if is_standard(reader, "Transpose") and list(reader.attributes.get_ints("perm", ())) == back:
+    back = writing.back
+    for reader in dict.fromkeys(usage.node for usage in result.uses()) if back is not None else ():
+        if is_standard(reader, "Transpose") and tuple(reader.attributes.get_ints("perm", ())) == back:
             if joined.name is None:
                 take_place(joined, reader.outputs[0])
                 graph.remove(reader, safe=True)
             else:
-                joined.name = joined.name or free_name(graph, f"{result.name}_joined")
                 hand_on(reader, joined)
     if back is None:
         take_place(joined, result)
@@ -172,7 +169,3 @@ def _join(graph: ir.Graph, node: ir.Node, cuts: Cuts, every: list[ir.Value]) -> 
         take_place(made.transposed(joined, writing.turn), result)
     take_out_unread([result, *read])
     return True
-
-
-def _readers(value: ir.Value) -> Iterator[ir.Node]:
-    return iter(dict.fromkeys(usage.node for usage in value.uses()))

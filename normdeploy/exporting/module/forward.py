@@ -98,7 +98,7 @@ def _require_dense(tensor: torch.Tensor) -> None:
     """
     if tensor.is_nested:
         what, remedy = "nested", "pad it, tensor.to_padded_tensor(0.0), and hand lengths over beside it"
-    elif tensor.is_sparse or tensor.layout != torch.strided:
+    elif tensor.layout != torch.strided:
         what, remedy = f"of layout {tensor.layout}", "hand over tensor.to_dense()"
     elif tensor.is_quantized:
         what, remedy = "quantized", "hand over tensor.dequantize()"

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Iterator
 import onnx_ir as ir
 
 from normdeploy.graph.traits import Trait, has
-from normdeploy.graph.walk import nodes_in, values_read
+from normdeploy.graph.walk import Returned, nodes_in, returned, values_read
 from normdeploy.verification.derivation.related.relation import Relation
 from normdeploy.verification.derivation.related.report import Report, Row
 from normdeploy.verification.derivation.side.beyond import NO_END, cuts, decides, is_one_sided
@@ -32,9 +32,9 @@ class ShownBySamples:
 
     def __init__(self, relation: Relation) -> None:
         self._relation = relation
-        self._inside: dict[tuple[str | None, ...], tuple[int, tuple[list[str], list[str]]]] = {}
-        self.bodies: set[tuple[str | None, ...]] = set()
-        self.bodies_of_source: set[tuple[str | None, ...]] = set()
+        self._inside: dict[Returned, tuple[int, tuple[list[str], list[str]]]] = {}
+        self.bodies: set[Returned] = set()
+        self.bodies_of_source: set[Returned] = set()
 
     def take(self, inner: Relation, left: int, shown: tuple[list[str], list[str]], within: ShownBySamples) -> None:
         """Take in what a body of the file was found to be beside one of the source, of which the most alike counts.
@@ -43,7 +43,7 @@ class ShownBySamples:
             inner: what is known of them. left: how many of its operators and results nothing is known of.
             shown: of the bodies. within: of the bodies in them.
         """
-        ours, name = (tuple(value.name for value in side.graph.outputs) for side in (inner.source, inner.file))
+        ours, name = (returned(side.graph) for side in (inner.source, inner.file))
         if name not in self._inside or left < self._inside[name][0]:
             self._inside[name] = left, shown
         self.bodies |= within.bodies | (set() if left else {name})
@@ -59,7 +59,7 @@ class ShownBySamples:
         theirs = to_be_seen(self._relation.file, nodes)
         ours = lost(self._relation, {row.node for row in rows if row.identity})
         for body in (body for node in nodes for body in bodies_of(node).values()):
-            _, (inner, gone) = self._inside.get(tuple(value.name for value in body.outputs), (0, ([], [])))
+            _, (inner, gone) = self._inside.get(returned(body), (0, ([], [])))
             theirs, ours = [*theirs, *inner], [*ours, *gone]
         return theirs, ours
 

@@ -33,15 +33,13 @@ from normdeploy.verification.sides.logarithms import Logarithms
 from normdeploy.verification.sides.single_only import IN_FLOAT64
 from normdeploy.verification.sides.stand_ins import StandIns
 
-_CASTS: dict[Any, Any] = {
-    Tensor.float: Tensor.double, Tensor.half: Tensor.double, Tensor.bfloat16: Tensor.double,
-    **{getattr(Tensor, low): getattr(Tensor, "cdouble") for low in ("chalf", "cfloat")},  # noqa: B009 - unknown to its stubs
-}  # fmt: skip
 _PRECISIONS: dict[Any, torch.dtype] = {
     Tensor.float: torch.float32, Tensor.half: torch.float16, Tensor.bfloat16: torch.bfloat16,
-    Tensor.double: torch.float64, getattr(Tensor, "cdouble"): torch.complex128,  # noqa: B009 - as above
+    Tensor.double: torch.float64, getattr(Tensor, "cdouble"): torch.complex128,  # noqa: B009 - unknown to its stubs
     getattr(Tensor, "chalf"): torch.complex32, getattr(Tensor, "cfloat"): torch.complex64,  # noqa: B009
 }  # fmt: skip
+_OF = {dtype: cast for cast, dtype in _PRECISIONS.items()}
+_CASTS = {cast: _OF[PROMOTED[dtype]] for cast, dtype in _PRECISIONS.items() if dtype in PROMOTED}
 _TO = frozenset({Tensor.to, Tensor.type})
 _IN_PLACE_EXTRA = frozenset({"__setitem__", "__iadd__", "__isub__", "__imul__", "__itruediv__"})
 

@@ -13,9 +13,7 @@ from torch import Tensor
 
 from normdeploy.graph import constant64
 from normdeploy.graph.traits import is_standard
-
-Outputs = tuple[str | None, ...]
-"""What a body is known by: the names of what it returns."""
+from normdeploy.graph.walk import Returned, returned
 
 BRANCHES = {1: "then_branch", 0: "else_branch"}
 """The attribute that holds a branch, by the condition that takes it."""
@@ -27,13 +25,8 @@ _NEVER = 2**31
 """So many turns are no limit."""
 
 
-def outputs_of(body: ir.Graph) -> Outputs:
-    """Return what a body is known by."""
-    return tuple(value.name for value in body.outputs)
-
-
 def own_parts(
-    nodes: Iterable[ir.Node], others: Iterable[ir.Node], known: Collection[Outputs]
+    nodes: Iterable[ir.Node], others: Iterable[ir.Node], known: Collection[Returned]
 ) -> dict[str, tuple[int, ...]]:
     """Return the branches, and the limits of turns, that samples have to reach, by the name of the operator's result.
 
@@ -46,7 +39,7 @@ def own_parts(
     for node in nodes:
         name = str(node.outputs[0].name)
         if is_standard(node, "If") and constant64(node.inputs[0]) is None:
-            bodies = {taken: outputs_of(node.attributes[branch].as_graph()) for taken, branch in BRANCHES.items()}
+            bodies = {taken: returned(node.attributes[branch].as_graph()) for taken, branch in BRANCHES.items()}
             found[name] = tuple(taken for taken, body in bodies.items() if body not in known) or tuple(bodies)
         elif is_standard(node, "Loop"):
             turns = turns_of(node)

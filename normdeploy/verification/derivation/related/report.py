@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from normdeploy.graph import module_path
 from normdeploy.graph.derivation import Exact, Hint
-from normdeploy.graph.walk import values_read
+from normdeploy.graph.walk import Returned, values_read
 from normdeploy.verification.derivation.related.relation import Target
 from normdeploy.verification.derivation.related.stored_rounding import Wrong
 
@@ -105,8 +105,8 @@ class Report:
     rows: list[Row] = field(default_factory=list)
     to_be_seen: list[str] = field(default_factory=list)
     lost: list[str] = field(default_factory=list)
-    bodies: Collection[tuple[str | None, ...]] = ()
-    bodies_of_source: Collection[tuple[str | None, ...]] = ()
+    bodies: Collection[Returned] = ()
+    bodies_of_source: Collection[Returned] = ()
     outputs: list[str] = field(default_factory=list)
     follows: bool = False
     used: Collection[Hint | Exact] = ()
