@@ -15,7 +15,8 @@ from normdeploy.graph import constant_tensor
 from normdeploy.graph.linear_view import linear_of
 from normdeploy.graph.operator_evaluation import as_constant, promote
 from normdeploy.graph.traits import Trait, has
-from normdeploy.verification.sides.clip_bounds import beyond_bounds
+from normdeploy.verification.derivation.side.competing_constants import FIRST, taken_fills
+from normdeploy.verification.sides.clip_bounds import computed_operand, extreme_bound, reached_of_bounds
 from normdeploy.verification.sides.flat_values import Feeds
 from normdeploy.verification.sides.taken_parts import taken_parts
 from normdeploy.verification.sides.unmet_weights import nonzero_channels
@@ -54,7 +55,9 @@ class Watch:
         ends: of the integers that some quantizers among them make; these act where both were reached. Of what reads a
             table the rows; it acts where each was chosen. Of what has weights of its own the channels that it reads;
             it acts where each was something else than 0. Of a Clip the sides of its own bounds; it acts where something
-            lay beyond each. Of an If or a Loop its parts (:mod:`.taken_parts`); it acts where each was reached.
+            lay beyond each, of a Max or a Min near it besides. Of what takes the largest, the numbers that were put in
+            (:mod:`.competing_constants`); it acts where each was taken. Of an If or a Loop its parts
+            (:mod:`.taken_parts`); it acts where each was reached.
         reached: those that were.
     """
 
@@ -97,14 +100,16 @@ class Watch:
         if node.op_type not in _HOLDING and not results[0].numel():
             return
         self.ran[name] = node
+        whole = True
         if name in self.ends:
             reached = (
                 taken_parts(node, self._held) if node.op_type in _HOLDING else self._reached(name, node, results[0])
             )
             self.reached.setdefault(name, set()).update(reached)
-            if self.reached[name].issuperset(self.ends[name]):
-                self.acted.add(name)
-            return
+            whole = self.reached[name].issuperset(self.ends[name])
+            if not extreme_bound(node):
+                self.acted.update({name} if whole else ())
+                return
         if results[0].dtype is torch.bool:
             first = bool(results[0].reshape(-1)[0])
             if bool((results[0] != first).any()) or self.answers.setdefault(name, first) != first:
@@ -120,15 +125,17 @@ class Watch:
         number = _one_number(results[0], of_sizes=node.op_type in _OF_SIZES)
         if self.numbers.setdefault(name, number) != number:
             self.numbers[name] = None
-        if not self.same[name] and self.numbers[name] is None:
+        if whole and not self.same[name] and self.numbers[name] is None:
             self.acted.add(name)
 
     def _reached(self, name: str, node: ir.Node, result: Tensor) -> set[int]:
         """Return which of an operator's ends this run reached."""
         ends = self.ends[name]
-        if node.op_type == "Clip":
-            read = self._held(node.inputs[0])
-            return set() if read is None else beyond_bounds(node, read)
+        if node.op_type == "Clip" or extreme_bound(node):
+            read = self._held(computed_operand(node))
+            return set() if read is None else reached_of_bounds(node, read)
+        if ends[0] >= FIRST:
+            return taken_fills(node, self._held(node.inputs[0]), result)
         linear = linear_of(node)
         if linear is not None:
             data = self._held(linear.value(linear.data))
