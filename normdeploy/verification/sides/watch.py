@@ -32,6 +32,9 @@ _OF_SIZES = frozenset({"Div", "Mod", "Sign", "BitShift", "Floor", "Ceil", "Round
 """Operators that are watched where they decide on sizes: 0 for all sizes below some number shows nothing."""
 
 
+_EXTREMES = frozenset({"Max", "Min"})
+"""Operators that have to return something else than they read, too, where numbers of theirs are asked for."""
+
 _HOLDING = frozenset({"If", "Loop"})
 """Operators that hold what runs on some inputs alone."""
 
@@ -107,7 +110,7 @@ class Watch:
             )
             self.reached.setdefault(name, set()).update(reached)
             whole = self.reached[name].issuperset(self.ends[name])
-            if not extreme_bound(node):
+            if node.op_type not in _EXTREMES:
                 self.acted.update({name} if whole else ())
                 return
         if results[0].dtype is torch.bool:
@@ -131,7 +134,7 @@ class Watch:
     def _reached(self, name: str, node: ir.Node, result: Tensor) -> set[int]:
         """Return which of an operator's ends this run reached."""
         ends = self.ends[name]
-        if node.op_type == "Clip" or extreme_bound(node):
+        if ends[0] < FIRST and (node.op_type == "Clip" or extreme_bound(node)):
             read = self._held(computed_operand(node))
             return set() if read is None else reached_of_bounds(node, read)
         if ends[0] >= FIRST:
