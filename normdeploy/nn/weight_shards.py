@@ -37,8 +37,8 @@ def shards(index: Path) -> dict[Path, list[str]]:
         for name, file in held.items():
             if not isinstance(file, str) or file != Path(file).name or is_index(file):
                 raise WeightsError(
-                    f"{index} says that {name!r} lies in {file!r}; expected the name of a file of weights beside it: put "
-                    "all of them into one folder"
+                    f"{index} says that {name!r} lies in {file!r}; expected the name of a file of weights beside it: "
+                    "put all of them into one folder"
                 )
             found.setdefault(index.parent / file, []).append(name)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
