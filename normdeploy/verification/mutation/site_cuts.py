@@ -124,8 +124,10 @@ def _nearly_repeated(evaluator: Evaluator, entry: str, value: Array) -> int:
 
     A sum with 1e-16 is one. A file that computes such a result at once holds what looks like the value, and is not.
     """
-    computed = {str(v.name): v for node in evaluator.graph for v in node.outputs}
-    queue, size = [(computed[entry], torch.from_numpy(value))], rms(value)
+    start = next((v for node in evaluator.graph for v in node.outputs if v.name == entry), None)
+    if start is None:  # an input of the graph, at which nothing is cut
+        return 0
+    queue, size = [(start, torch.from_numpy(value))], rms(value)
     found = 0
     for one, held in queue:
         for node in dict.fromkeys(usage.node for usage in one.uses()):
