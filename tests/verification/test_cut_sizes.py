@@ -87,6 +87,23 @@ NORMED = MOST.replace("#", "z = LayerNormalization(x, s) #")
 
 
 @pytest.mark.parametrize("lost", [False, True])
+@pytest.mark.parametrize(
+    ("one", "other", "told"),
+    [
+        ("h = Relu(n)", "b = Mul(far, far) h = Clip(n, zero, b)", "Clip 'h' cuts at 1e+10, where the other graph"),
+        ("m = Neg(n) h = Max(n, m)", "m = Neg(n) h = Max(n, m, low)", "Max 'h' takes of -10000 as well"),
+    ],
+)
+def test_a_bound_that_is_computed_or_one_of_three_is_named(
+    one: str, other: str, told: str, lost: bool, tmp_path: Path
+) -> None:
+    graph = ROWS.replace("#", "n = LayerNormalization(x, s) #")
+    verdict = judged(tmp_path, graph, *((other, one) if lost else (one, other)))
+    assert verdict.status is Status.NOT_EXERCISED
+    assert any(told in check.detail for check in verdict.checks if check.name is Question.IDLE)
+
+
+@pytest.mark.parametrize("lost", [False, True])
 def test_a_number_that_is_never_taken_is_named(lost: bool, tmp_path: Path) -> None:
     """No row of four is further than 7 from 0 behind the norm."""
     plain, filled = "t = ReduceMax(z, axis)", "a = Concat<axis = 1>(z, below) t = ReduceMax(a, axis)"
@@ -128,6 +145,10 @@ def opened(graph: str, text: str) -> ir.Graph:
         ("p = Pad(h, rim, low) q = Transpose<perm = [0, 1, 3, 2]>(p)", [-10000.0]),
         ("p = Pad(h, rim, low) q = Tanh(p)", []),
         ("f = Greater(h, x) p = Where(f, low, h) q = Pad(p, rim, none)", [-10000.0]),
+        ("two = Add(low, low) q = Pad(h, rim, two)", [-20000.0]),
+        ("z = Neg(h) two = Add(low, low) q = Max(h, z, two)", [-20000.0]),
+        ("z = Neg(h) q = Max(h, z)", []),
+        ("d = Shape(h) e = ConstantOfShape<value = float {-5.0}>(d) q = Concat<axis = 0>(e, h)", [-5.0]),
     ],
 )
 def test_numbers_that_compete(made: str, found: list[float]) -> None:

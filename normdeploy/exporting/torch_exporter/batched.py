@@ -17,6 +17,7 @@ from normdeploy.exporting.eager import uncompiled
 from normdeploy.exporting.torch_exporter.dynamic_shapes import Spec, batch_shapes, widened
 from normdeploy.exporting.torch_exporter.exporter_shortcuts import exporter_shortcuts
 from normdeploy.exporting.torch_exporter.known_messages import known_messages_silenced
+from normdeploy.exporting.torch_exporter.mixed_bounds import bounds_of_one_kind
 from normdeploy.exporting.torch_exporter.naming import give_names_once
 from normdeploy.exporting.torch_exporter.raising_modules import raising_modules_left
 from normdeploy.exporting.torch_exporter.recurrent_shapes import recurrent_layers_by_their_shapes
@@ -68,6 +69,7 @@ def _called(model: nn.Module, tensors: list[torch.Tensor], specs: list[Spec], op
         known_messages_silenced(),
         signature_tables_kept(),
         second_trace_where_needed(),
+        bounds_of_one_kind(),
         exporter_shortcuts(),
         complex_numbers_translated(),
         recurrent_layers_by_their_shapes(),

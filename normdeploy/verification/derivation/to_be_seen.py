@@ -175,7 +175,7 @@ def has_parts(node: ir.Node) -> bool:
 
 def _is_parted(node: ir.Node) -> bool:
     """Tell whether an operator is one formula on some numbers and another, or nothing, on others."""
-    return has(node, Trait.COMPARES) or has(node, Trait.DECIDES) or kind(node) in _PARTED
+    return has(node, Trait.COMPARES) or has(node, Trait.DECIDES) or kind(node) in _PARTED or kind(node) in SATURATING
 
 
 def _deciding(side: Side, node: ir.Node) -> Iterator[ir.Node]:
@@ -192,6 +192,12 @@ def _deciding(side: Side, node: ir.Node) -> Iterator[ir.Node]:
         queue += [v for v in read if v not in seen]
         seen.update(read)
 
+
+SATURATING = frozenset({
+    "Sigmoid", "HardSigmoid", "Tanh", "Erf", "Softsign", "Exp", "Softplus", "Elu", "Celu", "Selu", "Gelu", "Swish",
+    "HardSwish", "Mish",
+})  # fmt: skip
+"""Operators that return one number, or what they read, far from 0: a Sigmoid of x - 100 adds nothing to a sum."""
 
 _BOUNDS = frozenset({"Min", "Max", "Clip"})
 _PARTED = _BOUNDS | frozenset({

@@ -13,6 +13,7 @@ import numpy as np
 import onnx_ir as ir
 
 from normdeploy.graph import constant64
+from normdeploy.graph.computed_constants import computed_constant
 from normdeploy.graph.linear_view import linear_of
 from normdeploy.graph.traits import Trait, has, is_standard
 from normdeploy.verification.derivation.side.competing_constants import fills
@@ -62,7 +63,7 @@ def _cut_at(node: ir.Node) -> list[float]:
     """Return the numbers that an operator cuts at, compares with, or adds where they may keep a sum from 0."""
     if not (has(node, Trait.COMPARES) or is_standard(node, "Clip", "Min", "Max", "Add")):
         return []
-    known = [array for read in node.inputs if (array := constant64(read)) is not None and array.size == 1]
+    known = [array for read in node.inputs if (array := computed_constant(read)) is not None and array.size == 1]
     numbers = [float(array.item()) for array in known if array.dtype.kind == "f"]
     return [n for n in numbers if np.isfinite(n) and (node.op_type != "Add" or 0 < n < 1 / _PLAIN)]
 

@@ -12,7 +12,7 @@ import numpy as np
 import onnx_ir as ir
 from torch import Tensor
 
-from normdeploy.graph import constant64
+from normdeploy.graph.computed_constants import computed_constant
 from normdeploy.graph.traits import is_standard
 
 BELOW, ABOVE = 0, 1
@@ -56,7 +56,7 @@ def clip_bounds(node: ir.Node) -> list[tuple[int, float]]:
     found = []
     for side, name in enumerate(_NAMES):
         value = node.inputs[1 + side] if 1 + side < len(node.inputs) else None
-        number = node.attributes.get_float(name, None) if value is None else constant64(value)
+        number = node.attributes.get_float(name, None) if value is None else computed_constant(value)
         if number is not None and (isinstance(number, float) or number.size == 1):
             found.append((side, float(number if isinstance(number, float) else number.item())))
     return found
@@ -66,14 +66,14 @@ def extreme_bound(node: ir.Node) -> list[tuple[int, float]]:
     """Return the number that a Max or a Min of two operands, of which the other is computed, never goes beyond."""
     if not is_standard(node, "Max", "Min") or len(node.inputs) != 2:
         return []
-    known = [array for value in node.inputs if (array := constant64(value)) is not None]
+    known = [array for value in node.inputs if (array := computed_constant(value)) is not None]
     side = BELOW if node.op_type == "Max" else ABOVE
     return [(side, float(known[0].item()))] if len(known) == 1 and known[0].size == 1 else []
 
 
 def computed_operand(node: ir.Node) -> ir.Value | None:
     """Return what an operator cuts: a Clip's first operand; of a Max or a Min by one number the other."""
-    return node.inputs[1] if constant64(node.inputs[0]) is not None else node.inputs[0]
+    return node.inputs[1] if computed_constant(node.inputs[0]) is not None else node.inputs[0]
 
 
 def reached_of_bounds(node: ir.Node, read: Tensor) -> set[int]:
@@ -106,7 +106,7 @@ def _bounds_of(node: ir.Node) -> Iterator[tuple[int, float]]:
     elif is_standard(node, "Clip"):
         yield from clip_bounds(node)
     elif is_standard(node, "Max", "Min"):
-        numbers = [constant64(value) for value in node.inputs]
+        numbers = [computed_constant(value) for value in node.inputs]
         side = BELOW if node.op_type == "Max" else ABOVE
         yield from ((side, float(number.item())) for number in numbers if number is not None and number.size == 1)
 

@@ -14,8 +14,9 @@ from normdeploy.array_types import Array
 from normdeploy.graph import constant_tensor
 from normdeploy.graph.linear_view import linear_of
 from normdeploy.graph.operator_evaluation import as_constant, promote
-from normdeploy.graph.traits import Trait, has
+from normdeploy.graph.traits import Trait, has, is_standard
 from normdeploy.verification.derivation.side.competing_constants import FIRST, taken_fills
+from normdeploy.verification.derivation.to_be_seen import SATURATING
 from normdeploy.verification.sides.clip_bounds import computed_operand, extreme_bound, reached_of_bounds
 from normdeploy.verification.sides.flat_values import Feeds
 from normdeploy.verification.sides.taken_parts import taken_parts
@@ -31,6 +32,12 @@ _NEAR = 64.0
 _OF_SIZES = frozenset({"Div", "Mod", "Sign", "BitShift", "Floor", "Ceil", "Round"})
 """Operators that are watched where they decide on sizes: 0 for all sizes below some number shows nothing."""
 
+
+_DECIMALS = 9
+"""Digits behind the point beyond which what a saturating operator returns counts for nothing beside numbers near 1."""
+
+_EXTREMES = frozenset({"Max", "Min"})
+"""Operators that have to return something else than they read, too, where numbers of theirs are asked for."""
 
 _HOLDING = frozenset({"If", "Loop"})
 """Operators that hold what runs on some inputs alone."""
@@ -107,7 +114,7 @@ class Watch:
             )
             self.reached.setdefault(name, set()).update(reached)
             whole = self.reached[name].issuperset(self.ends[name])
-            if not extreme_bound(node):
+            if node.op_type not in _EXTREMES:
                 self.acted.update({name} if whole else ())
                 return
         if results[0].dtype is torch.bool:
@@ -118,11 +125,15 @@ class Watch:
         if has(node, Trait.ADDS):
             self._see_sum(name, node)
             return
-        same = {place for place, value in enumerate(node.inputs) if same_tensor(self._held(value), results[0])}
+        made = results[0]
+        if is_standard(node, *SATURATING):
+            read = self._held(node.inputs[0])
+            made = made.round(decimals=_DECIMALS) if read is None else _as_far_as_it_counts(read, made)
+        same = {place for place, value in enumerate(node.inputs) if same_tensor(self._held(value), made)}
         if node.op_type == "Abs" and same_tensor(self._held(node.inputs[0]), -results[0]):
             same.add(NEGATED)
         self.same[name] = self.same.get(name, same) & same
-        number = _one_number(results[0], of_sizes=node.op_type in _OF_SIZES)
+        number = _one_number(made, of_sizes=node.op_type in _OF_SIZES)
         if self.numbers.setdefault(name, number) != number:
             self.numbers[name] = None
         if whole and not self.same[name] and self.numbers[name] is None:
@@ -131,7 +142,7 @@ class Watch:
     def _reached(self, name: str, node: ir.Node, result: Tensor) -> set[int]:
         """Return which of an operator's ends this run reached."""
         ends = self.ends[name]
-        if node.op_type == "Clip" or extreme_bound(node):
+        if ends[0] < FIRST and (node.op_type == "Clip" or extreme_bound(node)):
             read = self._held(computed_operand(node))
             return set() if read is None else reached_of_bounds(node, read)
         if ends[0] >= FIRST:
@@ -169,6 +180,14 @@ class Watch:
     def idle(self) -> Mapping[str, ir.Node]:
         """The operators that returned what they read, one answer, or one number everywhere, in every run."""
         return {name: node for name, node in self.ran.items() if name not in self.acted}
+
+
+def _as_far_as_it_counts(read: Tensor, made: Tensor) -> Tensor:
+    """Return what a saturating operator returned to so many digits, or what it read where it is that to as many."""
+    near = read.to(made.dtype)
+    if bool(((made - near).abs() <= 10.0**-_DECIMALS * near.abs().clamp(min=1.0)).all()):
+        return near
+    return made.round(decimals=_DECIMALS)
 
 
 def _one_number(made: Tensor, *, of_sizes: bool) -> float | None:

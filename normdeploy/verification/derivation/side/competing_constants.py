@@ -14,11 +14,15 @@ import numpy as np
 import onnx_ir as ir
 from torch import Tensor
 
-from normdeploy.graph import FLOATS, constant64
+from normdeploy.graph import FLOATS
+from normdeploy.graph.computed_constants import computed_constant
 from normdeploy.graph.traits import Trait, has, is_standard
 
-LARGEST = ("MaxPool", "GlobalMaxPool", "ReduceMax", "TopK", "ArgMax")
-SMALLEST = ("ReduceMin", "ArgMin")
+LARGEST = ("MaxPool", "GlobalMaxPool", "ReduceMax", "TopK", "ArgMax", "Max")
+SMALLEST = ("ReduceMin", "ArgMin", "Min")
+
+_TWO = 2
+"""Operands of a Max of which one is a bound (:mod:`.clip_bounds`); of more, each constant competes."""
 
 FIRST = 4
 """What is added to the place of a number among those that compete where bounds are asked for besides."""
@@ -32,6 +36,12 @@ _LAST = 1e30
 _LAST_HALF = float(np.finfo(np.float16).max)
 
 _PADDED, _MODE = 2, "constant"
+
+_PARTS = {"Where": slice(1, None), "ScatterElements": slice(0, None, 2), "ScatterND": slice(0, None, 2)}
+"""Which operands hold what is in the result; all by default."""
+
+_FEW = 16
+"""Numbers of one constant that are looked at."""
 
 
 class Fill(NamedTuple):
@@ -55,21 +65,23 @@ def fills(node: ir.Node) -> list[float]:
     Args:
         node: any operator.
     """
-    if not is_standard(node, *LARGEST, *SMALLEST):
+    several = is_standard(node, "Max", "Min") and len(node.inputs) > _TWO
+    if is_standard(node, "Max", "Min") != several or not is_standard(node, *LARGEST, *SMALLEST):
         return []
     sign = -1.0 if takes_smallest(node) else 1.0
 
     def is_taken(fill: Fill) -> bool:
         return any(_least(value, sign) < sign * fill.number for value in fill.beside)
 
-    return list(dict.fromkeys(fill.number for fill in _behind(node.inputs[0]) if is_taken(fill)))
+    found = _fills(node.inputs) if several else _behind(node.inputs[0])
+    return list(dict.fromkeys(fill.number for fill in found if is_taken(fill)))
 
 
 def cuts_nothing(node: ir.Node) -> bool:
     """Tell whether a Max or a Min by a constant returns the other operand as it is, whatever that was computed of."""
     if not is_standard(node, "Max", "Min") or len(node.inputs) != 2:
         return False
-    known = [constant64(value) for value in node.inputs]
+    known = [computed_constant(value) for value in node.inputs]
     place = next((place for place, array in enumerate(known) if array is not None and array.size), None)
     other = None if place is None else node.inputs[1 - place]
     if place is None or other is None:
@@ -117,45 +129,58 @@ def _behind(value: ir.Value | None) -> Iterator[Fill]:
             continue
         seen.add(current)
         if is_standard(node, "Pad") and node.attributes.get_string("mode", _MODE) == _MODE:
-            given = node.inputs[_PADDED] if len(node.inputs) > _PADDED else None
-            padded = 0.0 if given is None and "value" not in node.attributes else _number(given)
-            padded = node.attributes.get_float("value") if "value" in node.attributes else padded
-            yield from _fills([padded], node.inputs[:1])
-        elif is_standard(node, "Concat", "Where"):
-            parts = node.inputs[1:] if node.op_type == "Where" else node.inputs
-            numbers = [_number(part) for part in parts]
-            yield from _fills(numbers, [part for part, one in zip(parts, numbers, strict=True) if one is None])
-            queue += [part for part, one in zip(parts, numbers, strict=True) if one is None and part is not None]
+            yield from _padded(node)
+        elif is_standard(node, "Concat", "Where", "ScatterElements", "ScatterND"):
+            parts = [part for part in node.inputs[_PARTS.get(node.op_type, slice(None))] if part is not None]
+            yield from _fills(parts)
+            queue += [part for part in parts if not _numbers(part)]
             continue
         elif not has(node, Trait.MOVES):
             continue
         queue += [read for read in node.inputs[:1] if read is not None]
 
 
-def _fills(numbers: Iterable[float | None], beside: Iterable[ir.Value | None]) -> Iterator[Fill]:
-    values = tuple(value for value in beside if value is not None)
-    for number in numbers:
-        last = _LAST_HALF if any(value.dtype is ir.DataType.FLOAT16 for value in values) else _LAST
-        if number is not None and values and abs(number) < last:
-            yield Fill(number, values)
+def _padded(node: ir.Node) -> Iterator[Fill]:
+    """Yield what a Pad puts around what it reads: an operand, an attribute before operator set 11, or 0."""
+    given = node.inputs[_PADDED] if len(node.inputs) > _PADDED else None
+    found = [node.attributes.get_float("value", 0.0)] if given is None else _numbers(given)
+    if node.inputs[0] is not None:
+        yield from _beside((node.inputs[0],), found)
 
 
-def _number(value: ir.Value | None) -> float | None:
-    """Return the one number that a constant holds, itself or spread by an Expand or a ConstantOfShape."""
-    node = None if value is None else value.producer()
+def _fills(parts: Iterable[ir.Value | None]) -> Iterator[Fill]:
+    """Yield the numbers of the parts that are constant, beside the others."""
+    numbers = [(part, _numbers(part)) for part in parts if part is not None]
+    beside = tuple(part for part, found in numbers if not found)
+    if beside:
+        yield from _beside(beside, [number for _, found in numbers for number in found])
+
+
+def _beside(parts: tuple[ir.Value, ...], numbers: Iterable[float]) -> Iterator[Fill]:
+    last = _LAST_HALF if any(part.dtype is ir.DataType.FLOAT16 for part in parts) else _LAST
+    yield from (Fill(number, parts) for number in numbers if abs(number) < last)
+
+
+def _numbers(value: ir.Value) -> list[float]:
+    """Return the few numbers that a constant of floats holds, itself or spread by an Expand or a ConstantOfShape."""
+    node = value.producer()
     while node is not None and is_standard(node, "Expand", "Tile", "Reshape", "Unsqueeze", "Identity"):
+        if node.inputs[0] is None:
+            return []
         value = node.inputs[0]
-        node = None if value is None else value.producer()
+        node = value.producer()
     if node is not None and is_standard(node, "ConstantOfShape"):
         held = node.attributes.get_tensor("value", None)
-        return 0.0 if held is None else _one(np.asarray(held.numpy(), np.float64), held.dtype)
-    array = constant64(value)
-    return None if array is None or value is None else _one(array, value.dtype)
-
-
-def _one(array: np.ndarray, dtype: ir.DataType | None) -> float | None:
-    one = array.size > 0 and (dtype is None or dtype in FLOATS) and bool((array == array.reshape(-1)[0]).all())
-    return float(array.reshape(-1)[0]) if one else None
+        array = np.zeros(1) if held is None else np.asarray(held.numpy(), np.float64)
+        if held is not None and held.dtype not in FLOATS:
+            return []
+    else:
+        found = computed_constant(value)
+        array = np.zeros(0) if found is None else found
+    if array.dtype.kind != "f":
+        return []
+    several = np.unique(array)
+    return [float(number) for number in several] if several.size <= _FEW else []
 
 
 _AT_LEAST = {
@@ -174,7 +199,7 @@ _KEEPS = Trait.MOVES | Trait.KEEPS_ORDER
 
 def _least(value: ir.Value, sign: float) -> float:
     """Return what a value is never below; with a sign of -1, of its negative."""
-    array = constant64(value)
+    array = computed_constant(value)
     if array is not None:
         return float((sign * array).min(initial=math.inf))
     node = value.producer()
@@ -184,7 +209,7 @@ def _least(value: ir.Value, sign: float) -> float:
     if has(node, _KEEPS) or name in ("MaxPool", "GlobalMaxPool", "ReduceMax", "ReduceMin"):
         return _least(read[0], sign)
     if name == "Clip":
-        ends = [constant64(one) for one in read[1:]]
+        ends = [computed_constant(one) for one in read[1:]]
         first = ends[0] if sign > 0 and ends else ends[1] if len(ends) > 1 else None
         return _least(read[0], sign) if first is None else max(_least(read[0], sign), sign * float(first.reshape(())))
     if name in ("Max", "Min"):
