@@ -23,6 +23,7 @@ from normdeploy.building.quantize_step import quantize_step
 from normdeploy.building.train_step import train_where_needed, with_weights_in
 from normdeploy.errors import OutputExistsError, kept_when_stopped
 from normdeploy.files import sha256_file
+from normdeploy.nn.weight_shards import weights_sha256
 from normdeploy.parsing.recipe import QuantizeSection, Recipe
 from normdeploy.report import console
 from normdeploy.report.build_report import print_build
@@ -124,7 +125,7 @@ def _export_digest(recipe: Recipe) -> str:
     return _digest(
         [
             provenance.of_recipe(recipe, None),
-            sha256_file(recipe.weights_path),
+            weights_sha256(recipe.weights_path),
             [recipe.model.weights_key, recipe.model.allow_missing],
             dataclasses.asdict(recipe.export),
             dataclasses.asdict(recipe.verify),
@@ -136,7 +137,7 @@ def _export_digest(recipe: Recipe) -> str:
 
 def _quantize_digest(recipe: Recipe, table: QuantizeSection, report: dict[str, Any]) -> str:
     tables = [dataclasses.asdict(part) for part in (table, recipe.train, recipe.export, recipe.verify, recipe.bench)]
-    return _digest([report["onnx_sha256"], sha256_file(recipe.weights_path), *tables, this_machine().to_dict()])
+    return _digest([report["onnx_sha256"], weights_sha256(recipe.weights_path), *tables, this_machine().to_dict()])
 
 
 def _intact_quantized(outputs: Outputs, report: dict[str, Any]) -> bool:

@@ -32,7 +32,11 @@ UnsafePickle = Annotated[
 ]
 WeightsKey = Annotated[
     str | None,
-    typer.Option("--weights-key", metavar="KEY", help="Which of a checkpoint's several state dicts, as model_ema."),
+    typer.Option(
+        "--weights-key",
+        metavar="KEY",
+        help="Which of a checkpoint's state dicts, as model_ema, or what the names of its tensors begin with.",
+    ),
 ]
 AllowMissing = Annotated[
     list[str] | None,

@@ -28,14 +28,15 @@ def judge(case: Case, adapter: Adapter, sources: Path | None = None) -> Outcome:
     """Run a case through an adapter; never raises for what the adapter does.
 
     Args:
-        sources: a folder in which plain exports of modules are kept, for the next adapter.
+        sources: a folder of the caller's in which plain exports of modules are kept, for the next adapter.
     """
     problem = case.build()
     if isinstance(problem, Damage) != (adapter.role == "verifier") or (
         adapter.role == "exporter" and not _module(problem)
     ):
         return Outcome(case.name, adapter.name, "does not apply")
-    with tempfile.TemporaryDirectory(prefix="normdeploy-conformance-") as folder:
+    # Inside the caller's folder, which goes also when the tool ends this process
+    with tempfile.TemporaryDirectory(prefix="normdeploy-conformance-", dir=sources) as folder:
         if isinstance(problem, Damage):
             return _judge_verifier(case, adapter, problem, Path(folder))
         try:

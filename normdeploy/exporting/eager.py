@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 from unittest import mock
@@ -16,6 +17,9 @@ from normdeploy.errors import ModelError
 _REMEDIES = (
     (torch.export.ExportedProgram, "hand over its module, program.module()"),
     (torch.jit.ScriptModule, "hand over the model that it was scripted or traced from"),
+    (type, "call the class, and hand over what it builds"),
+    (Mapping, "build the model, and load these weights into it"),
+    ((str, os.PathLike), "build the model, and load its weights into it"),
 )
 
 

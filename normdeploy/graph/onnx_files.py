@@ -30,6 +30,9 @@ ONE_FILE_LIMIT = 2 * 1024**3 - 64 * 1024**2
 _STAYS = 1024
 """Bytes up to which a tensor stays in the graph whatever its size: shapes and the like, which runtimes read there."""
 
+_CHOSEN = 4
+"""The IR version from which on an initializer is an input only where its author wants it to be."""
+
 _SHIPPED_METADATA_PREFIXES = ("pkg.torch.onnx.stack_trace", "pkg.torch.onnx.fx_node")
 
 
@@ -59,6 +62,7 @@ def load_graph(
     for tensor, place in file.external:
         point_to(tensor, place, str(place.file))  # checked: no folder to be joined with, and no check to come
     _without_sparse(proto, name)
+    _unlist(proto)
     try:
         model = ir.serde.deserialize_model(proto)
         if read is not None:
@@ -74,6 +78,19 @@ def load_graph(
         if isinstance(stored, ir.ExternalTensor):
             replace(_mapped(stored))
     return model
+
+
+def _unlist(proto: onnx.ModelProto) -> None:
+    """Take initializers from the inputs where the format demanded them there: runtimes let no caller override them.
+
+    Up to IR version 3 each was listed; from 4 on an input with a number of its own is a choice of the author's.
+    """
+    if proto.ir_version < _CHOSEN:
+        stored = {tensor.name for tensor in proto.graph.initializer}
+        kept = [value for value in proto.graph.input if value.name not in stored]
+        del proto.graph.input[:]
+        proto.graph.input.extend(kept)
+        proto.ir_version = _CHOSEN
 
 
 def _without_maps(proto: onnx.ModelProto, name: str) -> None:

@@ -6,7 +6,7 @@ import io
 import os
 import pickle
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,8 @@ from safetensors.torch import save_file
 from normdeploy.damaged_files import TORCH_FILE_ERRORS
 from normdeploy.errors import UsageError, WeightsError
 from normdeploy.files import lies_at, storage, written_whole
+from normdeploy.nn.other_files import folder_of_weights, is_safetensors, what_it_is
+from normdeploy.nn.weight_shards import is_index, shards
 
 SUFFIXES = (".safetensors", ".pt", ".pth")
 """What weights can be written as: safetensors, or what ``torch.save`` makes of a dictionary."""
@@ -35,58 +37,105 @@ def read_weights(
     key: str | None = None,
     notes: list[str] | None = None,
 ) -> dict[str, torch.Tensor]:
-    """Read tensors by name from ``.safetensors``, or from what ``torch.save`` wrote.
+    """Read tensors by name from safetensors, from what ``torch.save`` wrote, or from the index of several such files.
 
     Args:
-        path: the file. Checkpoints that hold the state dict under a usual name ("state_dict", "model", "model_ema",
-            "ema") are looked into.
+        path: the file; an index is one that ends in ".index.json", its files lie beside it. Checkpoints that hold the
+            state dict under a usual name ("state_dict", "model", "model_ema", "ema"), or just one, are looked into.
         unsafe_pickle: allow a pickle that runs code when it is read; otherwise only tensors and containers are.
-        key: the name under which to look; by default the first of the usual ones that is there.
+        key: the name under which to look, or what the names of the wanted tensors begin with; by default the first of
+            the usual ones that is there.
         notes: appended to where something was chosen.
 
     Raises:
         WeightsError: the file is missing, damaged or holds something else than tensors by name.
     """
     file = Path(path)
-    if file.suffix == ".safetensors":
-        if key is not None:
-            raise WeightsError(
-                f"{file} is safetensors and holds one set of tensors; expected no key, and {key!r} was asked for: "
-                "leave it out"
-            )
+    _require_file(file)
+    if is_index(file):
+        parts = [_part(held, names, unsafe_pickle=unsafe_pickle) for held, names in shards(file).items()]
+        return _under(key, {name: tensor for part in parts for name, tensor in part.items()}, file)
+    if is_safetensors(file) or file.suffix == ".safetensors":
         with _opened(file) as opened:
-            return {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 - it is no mapping
+            names = opened.keys()
+            return _under(key, {name: opened.get_tensor(name) for name in names}, file)
     content = _unpickled(file, unsafe_pickle=unsafe_pickle)
     content = _nested(content, file, key, [] if notes is None else notes)
-    if not isinstance(content, Mapping) or not all(isinstance(value, torch.Tensor) for value in content.values()):
+    if not _named_tensors(content):
+        raise WeightsError(f"{file} holds {_what_it_holds(content)}")
+    return {str(name): value for name, value in content.items()}
+
+
+def _part(file: Path, names: Sequence[str], *, unsafe_pickle: bool) -> dict[str, torch.Tensor]:
+    """Return the tensors of one file of several."""
+    held = read_weights(file, unsafe_pickle=unsafe_pickle)
+    if absent := [name for name in names if name not in held]:
         raise WeightsError(
-            f"{file} holds a {type(content).__name__}, not tensors by name; expected a state dict: "
-            "save model.state_dict()"
+            f"{file} does not hold {absent[0]!r}, and the index beside it says so; expected all files of one index: "
+            "fetch or write them again"
         )
-    return {str(key): value for key, value in content.items()}
+    return {name: held[name] for name in names}
+
+
+def _named_tensors(content: Any) -> bool:
+    return isinstance(content, Mapping) and all(isinstance(value, torch.Tensor) for value in content.values())
+
+
+def _what_it_holds(content: Any) -> str:
+    """Return what something is that is no state dict, and what to do."""
+    remedy = "not tensors by name; expected a state dict: save model.state_dict()"
+    if not isinstance(content, Mapping):
+        return f"a {type(content).__name__}, {remedy}"
+    several = [str(name) for name, value in content.items() if _named_tensors(value) and value]
+    if several:
+        return f"{', '.join(map(repr, several))}; expected one state dict: choose it by --weights-key (key=)"
+    name, value = next((n, v) for n, v in content.items() if not isinstance(v, torch.Tensor))
+    return f"a {type(content).__name__} whose {str(name)!r} is a {type(value).__name__}, {remedy}"
+
+
+def _under(
+    key: str | None, tensors: Mapping[str, torch.Tensor], file: Path, others: Sequence[str] = ()
+) -> dict[str, torch.Tensor]:
+    """Return the tensors whose names begin with ``key`` and a dot, without that; all of them without a key."""
+    if key is None:
+        return dict(tensors)
+    found = {name.removeprefix(f"{key}."): tensor for name, tensor in tensors.items() if name.startswith(f"{key}.")}
+    if not found:
+        choices = dict.fromkeys([*others, *(name.partition(".")[0] for name in tensors if "." in name)])
+        if not choices:
+            raise WeightsError(
+                f"{file} holds one set of tensors; expected no key, and {key!r} was asked for: leave it out"
+            )
+        raise WeightsError(
+            f"{file} holds nothing under {key!r}; expected a key that holds tensors by name, or what their names begin "
+            f"with: choose one of {', '.join(choices)}, or leave the key out"
+        )
+    return found
 
 
 def _nested(content: Any, file: Path, key: str | None, notes: list[str]) -> Any:
     """Return the state dict in a checkpoint: under ``key``, or under the first usual name that is there."""
-    found = _NESTED_UNDER if key is None else (key,)
+    passed: list[str] = []
     while isinstance(content, Mapping):
         held = [name for name, value in content.items() if isinstance(value, Mapping) and value]
-        names = [name for name in found if name in held]
-        if key is not None and not names:
-            raise WeightsError(
-                f"{file} holds nothing under {key!r}; expected a key that holds tensors by name: choose one of "
-                f"{', '.join(map(str, held)) or 'none (leave the key out)'}"
-            )
-        if not names:
+        if key in held:
+            content, key = content[key], None
+            continue
+        passed += map(str, held)
+        usual = [name for name in _NESTED_UNDER if name in held]
+        named = usual or [name for name in held if _named_tensors(content[name])]
+        if not named or (not usual and len(named) > 1):  # of several names of the author's own none can be preferred
             break
-        others = [name for name in held if name in _NESTED_UNDER and name != names[0]]
-        if others and key is None:
+        if len(usual) > 1 and key is None:
             notes.append(
-                f"it holds {', '.join(map(repr, [names[0], *others]))}: {names[0]!r} is loaded; another one is chosen "
+                f"it holds {', '.join(map(repr, usual))}: {usual[0]!r} is loaded; another one is chosen "
                 "by --weights-key (key=)"
             )
-        content, key, found = content[names[0]], None, _NESTED_UNDER
-    return content
+        if not usual:
+            notes.append(f"what it holds under {named[0]!r} is loaded")
+        content = content[named[0]]
+    tensors = content if _named_tensors(content) else {}
+    return content if key is None else _under(key, tensors, file, passed)
 
 
 def read_metadata(path: str | os.PathLike[str], *, unsafe_pickle: bool = False) -> dict[str, str]:
@@ -105,7 +154,10 @@ def read_metadata(path: str | os.PathLike[str], *, unsafe_pickle: bool = False) 
     {'epoch': '3'}
     """
     file = Path(path)
-    if file.suffix == ".safetensors":
+    _require_file(file)
+    if is_index(file):
+        return {}
+    if is_safetensors(file) or file.suffix == ".safetensors":
         with _opened(file) as opened:
             return dict(opened.metadata() or {})
     content = _unpickled(file, unsafe_pickle=unsafe_pickle)
@@ -193,18 +245,19 @@ def require_writable_suffix(path: str | os.PathLike[str]) -> None:
 
 
 def _opened(file: Path) -> safe_open:
-    _require_file(file)
     try:
         return safe_open(str(file), framework="pt")
     except SafetensorError as error:
         raise WeightsError(
-            f"{file} cannot be read: {error}; expected a safetensors file: train again, or save model.state_dict() "
+            what_it_is(file)
+            or f"{file} cannot be read: {error}; expected a safetensors file: train again, or save model.state_dict() "
             "again"
         ) from error
 
 
 def _unpickled(file: Path, *, unsafe_pickle: bool) -> Any:
-    _require_file(file)
+    if other := what_it_is(file):
+        raise WeightsError(other)
     try:
         # mapped: what is looked at is read, and the strings beside gigabytes of tensors cost nothing
         with storage(file, "read"):
@@ -217,13 +270,18 @@ def _unpickled(file: Path, *, unsafe_pickle: bool) -> Any:
             "whoever wrote the file (reading it can run any code)"
         ) from error
     except TORCH_FILE_ERRORS as error:
-        lines = str(error).strip().splitlines() or [type(error).__name__]
+        lines = str(error).strip().splitlines()
+        # a KeyError is of an instruction that no pickle has: its text is a number
+        why = lines[0] if lines and not isinstance(error, KeyError) else type(error).__name__
         raise WeightsError(
-            f"{file} cannot be read: {lines[0]}; expected safetensors, or torch.save of a state_dict (tensors only): "
+            f"{file} cannot be read: {why}; expected safetensors, or torch.save of a state_dict (tensors only): "
             "save model.state_dict() again"
         ) from error
 
 
 def _require_file(file: Path) -> None:
-    if not lies_at(file):
-        raise WeightsError(f"{file} does not exist; expected trained weights: correct the path, or train the model")
+    if lies_at(file):
+        return
+    if file.is_dir():
+        raise WeightsError(folder_of_weights(file))
+    raise WeightsError(f"{file} does not exist; expected trained weights: correct the path, or train the model")

@@ -33,7 +33,9 @@ class ModelSection:
     arguments: dict[str, Any] = key(  # noqa: RUF009 - it declares a field
         dict, doc="keyword arguments for the model's class or function"
     )
-    weights_key: str | None = key(None, doc="which of a checkpoint's several state dicts, as model_ema")
+    weights_key: str | None = key(
+        None, doc="which of a checkpoint's state dicts, as model_ema, or what names begin with"
+    )
     allow_missing: tuple[str, ...] = key(
         (), doc="modules whose weights may be missing or of another shape, such as a new head"
     )

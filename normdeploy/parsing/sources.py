@@ -25,6 +25,12 @@ GRAMMAR = "path/to/file.py:Name or package.module:Name"
 _INSTALLED = frozenset({"site-packages", "dist-packages"})
 """Folders of installed packages: this environment's, another's that it sees, a user's own, a distribution's."""
 
+_WEIGHTS = "name the code that builds the model, and give this file by --weights"
+_REMEDIES = {".onnx": "an ONNX file is folded by normdeploy fold"} | dict.fromkeys(
+    (".pt", ".pth", ".bin", ".ckpt", ".safetensors"), _WEIGHTS
+)
+"""What to do instead, by what was given as SOURCE."""
+
 
 def split_source(source: str) -> tuple[str, str]:
     """Split ``source`` into file or module, and name.
@@ -34,7 +40,8 @@ def split_source(source: str) -> tuple[str, str]:
     """
     place, colon, name = source.rpartition(":")
     if not colon or not place or not name.isidentifier():
-        raise SourceError(f"SOURCE is {source!r}; expected {GRAMMAR}: name the class or function after a colon")
+        remedy = _REMEDIES.get(Path(source).suffix, "name the class or function after a colon")
+        raise SourceError(f"SOURCE is {source!r}; expected {GRAMMAR}: {remedy}")
     return place, name
 
 

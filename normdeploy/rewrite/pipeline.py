@@ -36,6 +36,7 @@ from normdeploy.rewrite.lower import (
     OneConcat,
     OneView,
     RemoveRoundTrips,
+    WholeAgain,
 )
 from normdeploy.rewrite.names_of_scopes import NamesOfScopes
 from normdeploy.rewrite.once_for_all import ComputeOnce
@@ -158,6 +159,7 @@ def transform(context: RewriteContext) -> tuple[ir.passes.PassBase, ...]:
         *([OnIntegers(context)] if context.integer else []),
         LowerAffine(context),
         LowerNorms(),
+        WholeAgain(),
         trips,
         OneView(),
         OneConcat(),

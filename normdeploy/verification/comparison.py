@@ -22,8 +22,10 @@ from normdeploy.rewrite import RewriteResult, rewrite
 from normdeploy.rewrite.integer import sums_integers
 from normdeploy.verification.samples.example import example_from_file
 from normdeploy.verification.sides.asked_numbers import with_numbers
+from normdeploy.verification.sides.exact_agreement import shortened
 from normdeploy.verification.sides.flat_values import Signature, as_array, to_torch
 from normdeploy.verification.sides.graph_reference import GraphReference
+from normdeploy.verification.sides.overridable import take_as_constants, unlike
 from normdeploy.verification.sides.subject import Subject
 from normdeploy.verification.sides.two_sides import EagerReference, Reference
 
@@ -72,6 +74,8 @@ def compared_file(
         Incomparable: the two take other inputs.
     """
     source = reference
+    if isinstance(reference, ir.Model) and any(value.is_initializer() for value in reference.graph.inputs):
+        source = reference.clone()  # the caller's own keeps them among its inputs
     if not copied and not isinstance(reference, ir.Model):
         source = copied_file(reference, workspace / "reference")[0].path
     graph = GraphReference(source, workspace, called=None if isinstance(reference, ir.Model) else reference)
@@ -81,10 +85,25 @@ def compared_file(
             f"the file takes {', '.join(have)}; expected {', '.join(wanted)} as in the reference, since files get "
             "their inputs by name: rename the inputs of one of them"
         )
-    if isinstance(args, Mapping):
-        return Comparison(graph, {k: as_array(v, f"args for {k!r}") for k, v in args.items()})
     assert graph.graph is not None
-    return Comparison(graph, example_from_file(graph.graph))
+    notes = _constants_alike(graph.graph, subject.model)
+    if isinstance(args, Mapping):
+        return Comparison(graph, {k: as_array(v, f"args for {k!r}") for k, v in args.items()}, notes)
+    return Comparison(graph, example_from_file(graph.graph), notes)
+
+
+def _constants_alike(source: ir.Model | None, file: ir.Model) -> list[str]:
+    """Take initializers that a caller may override as constants, in place, where both sides do not offer the same.
+
+    Returns:
+        what is not compared then, in words.
+    """
+    graphs = [model.graph for model in (source, file) if model is not None]
+    names = unlike(graphs[0], graphs[-1]) if source is not None else []
+    for graph in graphs if names else ():
+        take_as_constants(graph, names)
+    words = shortened([repr(name) for name in names])
+    return [f"what a caller may give for {words}: initializers that both files do not offer alike"] if names else []
 
 
 def compared_module(
@@ -127,6 +146,7 @@ def compared_module(
         f"inputs unlike the samples, where {asked}: the trace is what it computes then"
         for asked in traced_otherwise(module)
     ]
+    notes += _constants_alike(None if traced is None else traced.model, subject.model)
     reference = EagerReference(module, signature, None if traced is None else traced.model)
     return Comparison(reference, signature.feeds, notes)
 

@@ -24,6 +24,7 @@ from normdeploy.rewrite import RewriteResult
 from normdeploy.verification.bounds.noise import NoisyGraph
 from normdeploy.verification.check_context import Context, Progress
 from normdeploy.verification.check_levels import level_named
+from normdeploy.verification.checks.as_declared import check_declared
 from normdeploy.verification.checks.batch_companions import check_companions
 from normdeploy.verification.checks.by_algebra import check_proven
 from normdeploy.verification.checks.dynamic_sizes import check_sizes
@@ -46,6 +47,7 @@ from normdeploy.verification.comparison import (
     copied_file,
     rewritten_anew,
 )
+from normdeploy.verification.derivation.side.competing_constants import own_fills
 from normdeploy.verification.diagnosis.depth import error_by_depth
 from normdeploy.verification.diagnosis.localize import localize
 from normdeploy.verification.evaluation_cost import UNPROVEN
@@ -212,6 +214,7 @@ def _ask(context: Context, example: Arrays, data: Any) -> None:
                 source = list(nodes_in(graph.graph))
                 seen = [node for node in nodes_in(context.subject.model.graph) if node.outputs[0].name in asked]
                 ends = {**own_ends(opened, source), **own_tables(opened, source), **own_bounds(seen, source)}
+                ends.update(own_fills(seen, source))
                 ends.update(own_parts(seen, source, context.proven.bodies))
                 ends.update(own_weights(row.node for row in context.proven.open if row.is_unlike))
             names = asked.union(ends)
@@ -231,6 +234,7 @@ def _ask(context: Context, example: Arrays, data: Any) -> None:
     with context.stage("companions"):
         context.checks += check_companions(context)
         context.checks += check_sizes(context)
+        context.checks += check_declared(context)
     for check in _BY_SAMPLES:
         context.checks += check(context)
     context.subject.release()

@@ -32,6 +32,8 @@ MISTAKES: dict[str, tuple[str, int, str, str, str]] = {
         "Net",
     ),
     "no class named": ("export {home}/net.py -o {out}/new.onnx", 4, "net.py", "SOURCE", "after a colon"),
+    "weights as the source": ("export {home}/net.pt -o {out}/new.onnx", 4, "net.pt", "SOURCE", "by --weights"),
+    "a graph as the source": ("export {home}/net.onnx -o {out}/new.onnx", 4, "net.onnx", "SOURCE", "normdeploy fold"),
     "an unknown argument": (EXPORT + " --arg widht=3", 4, "widht", "width", "--arg KEY=VALUE"),
     "an argument without a value": (EXPORT + " --arg width", 2, "'width'", "KEY=VALUE", "width=32"),
     "weights that are not there": (

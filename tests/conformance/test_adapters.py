@@ -56,12 +56,19 @@ def test_what_an_optimizer_does(tmp_path: Path, body: str, result: str, words: s
         assert outcome.error > 0.1
 
 
-def test_a_tool_that_ends_its_process_is_started_again_for_the_next_case(tmp_path: Path):
+def test_a_tool_that_ends_its_process_is_started_again_for_the_next_case(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    left = tmp_path / "temporary"
+    left.mkdir()
+    monkeypatch.setenv("TMPDIR", str(left))
+    monkeypatch.setattr("tempfile.tempdir", None)
     body = f"{OPTIMIZERS['prints']}\n    if b'Sigmoid' in pathlib.Path(source).read_bytes(): os._exit(3)"
     cases = [CASE, all_cases()["traps/convolution read twice"], OTHER]
     first, second, third = run([adapter(tmp_path, body)], cases)
     assert (first.result, second.result, third.result) == ("left", "crashed", "right")
     assert second.detail == "the process ended with code 3"
+    assert list(left.glob("normdeploy-*")) == []
 
 
 def test_a_runtime_and_an_exporter_and_a_verifier(tmp_path: Path):

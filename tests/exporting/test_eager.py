@@ -15,6 +15,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import normdeploy as nd
 from normdeploy.errors import InputError, ModelError
+from normdeploy.exporting.eager import eager_module
 
 
 class Compilations:
@@ -173,3 +174,17 @@ def test_an_example_that_no_file_takes_is_named(kind: str, tmp_path: Path) -> No
         nd.export(network(), (example,), tmp_path / "net.onnx")
     with pytest.raises(InputError, match=said):
         nd.inspect(network(), (example,))
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (nn.Linear, r"class type; .*call the class"),
+        (nn.Linear(2, 2).state_dict(), r"class OrderedDict; .*load these weights into it"),
+        ("net.pt", r"class str; .*load its weights into it"),
+        (lambda x: x, r"class function; .*wrap what computes in a module"),
+    ],
+)
+def test_what_is_no_module_is_refused_with_what_to_do(given: object, said: str) -> None:
+    with pytest.raises(ModelError, match=said):
+        eager_module(given)

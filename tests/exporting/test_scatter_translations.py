@@ -186,3 +186,22 @@ class ByNarrowIntegers(nn.Module):
 def test_integers_of_32_bits_say_where_to_read_and_to_write():
     """torch's exporter gives them to GatherND and ScatterND, which onnxruntime then refuses to load."""
     agree(ByNarrowIntegers(), torch.randn(4, 4), torch.tensor([1, 3], dtype=torch.int32))
+
+
+def test_indices_of_one_axis_are_a_gather():
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("order", torch.tensor([2, 0, -1]))
+            self.register_buffer("table", torch.tensor([[1, 0], [0, -2]]))
+
+        def forward(self, x: Tensor, index: Tensor) -> list[Tensor]:
+            places = index.argsort()
+            return [x[:, self.order], x[self.table], x[..., [3, 1]], x[:, places, None], x[:, self.order[:0]]]
+
+    model, x, index = Net(), torch.randn(2, 3, 4), torch.tensor([5.0, 1.0, 3.0])
+    graph = trace(model, (x, index), dynamic_shapes={"x": {}, "index": {}})
+    assert "GatherND" not in {node.op_type for node in graph.model.graph}
+    found = run_onnxruntime(graph.model, {"x": x.numpy(), "index": index.numpy()})
+    for want, have in zip(model(x, index), found, strict=True):
+        np.testing.assert_array_equal(have, want.numpy())

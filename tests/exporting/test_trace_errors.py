@@ -5,6 +5,7 @@ import onnx_ir as ir
 import pytest
 import torch
 from torch import nn
+from torch.onnx._internal.exporter import _capture_strategies
 
 import normdeploy as nd
 from normdeploy.errors import TraceError
@@ -80,6 +81,20 @@ def test_a_cause_is_told_whatever_the_shapes(model, expected):
     for shapes in (None, {"x": {0: "rows"}}):
         with pytest.raises(TraceError, match=expected):
             trace(model, torch.rand(2, 3), dynamic_shapes=shapes)
+
+
+def test_what_cannot_be_run_is_not_asked_of_dynamo(monkeypatch):
+    """It cannot follow the forward in the model's place, even of what a trace by running follows."""
+    asked, ask = set(), _capture_strategies.CaptureStrategy.__call__
+
+    def noted(self, *args, **named):
+        asked.add(type(self).__name__)
+        return ask(self, *args, **named)
+
+    monkeypatch.setattr(_capture_strategies.CaptureStrategy, "__call__", noted)
+    with pytest.raises(TraceError, match="control flow depends"):
+        trace(Branch(), torch.rand(2, 3))
+    assert asked == {"TorchExportNonStrictStrategy"}
 
 
 def test_an_attribute_that_would_follow_the_batch_is_told_in_words_of_ours():

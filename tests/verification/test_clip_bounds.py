@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import onnx
 import pytest
 
 from normdeploy.verification import verify
 from normdeploy.verification.record.answers import Question, Status
 
-GRAPH = """<ir_version: 10, opset_import: ["": 21]> g (float[n, 4] x) => (float[n, 4] y)
+GRAPH = """<ir_version: 10, opset_import: ["": 21]> g (float[n, 4] given) => (float[n, 4] y)
     <float[4] s = {{1, 2, 3, 4}}, float zero = {{0}}, float far = {{100000}}, float six = {{6}}, float three = {{3}},
      float half = {{0.5}}, float two = {{2}}> {{
-    {} y = LayerNormalization(h, s) }}"""
+    x = LayerNormalization(given, s) {} y = LayerNormalization(h, s) }}"""
 
 RELU, WIDE, SIX = "h = Relu(x)", "h = Clip(x, zero, far)", "h = Clip(x, zero, six)"
 
@@ -35,15 +34,9 @@ def written(path: Path, text: str) -> Path:
     ids=["added", "lost", "scaled", "in parts"],
 )
 def test_each_bound_has_to_be_met(reference: str, file: str, named: str, tmp_path: Path):
-    """The other bound of the same Clip, or the Relu in its place, acts in every sample."""
+    """The other bound of the same Clip, or the Relu in its place, acts in every sample; a norm of four is within 7."""
     verdict = verify(written(tmp_path / "reference.onnx", reference), written(tmp_path / "net.onnx", file))
     found = [check.detail for check in verdict.checks if check.name is Question.IDLE]
     assert verdict.status is (Status.NOT_EXERCISED if named else Status.PASS)
     assert [named in detail for detail in found] == ([True] if named else [])
     assert not any(" 0," in detail for detail in found)  # the bound that both have
-
-
-def test_inputs_beyond_a_bound_decide(tmp_path: Path):
-    data = np.linspace(-1e6, 1e6, 32, dtype=np.float32).reshape(8, 4)
-    reference, file = written(tmp_path / "reference.onnx", RELU), written(tmp_path / "net.onnx", WIDE)
-    assert verify(reference, file, data=data).status is Status.FAIL

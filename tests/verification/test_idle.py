@@ -75,7 +75,7 @@ def number(value: float) -> np.ndarray:
 
 
 IDLE: dict[str, tuple[str, str, Numbers, str]] = {
-    "a bound": ("x", "y = Min(x, c)", {"c": number(1e5)}, "Min"),
+    "a bound": ("x", "y = Min(x, c)", {"c": number(1e32)}, "Min"),  # squares of inputs near it are infinite
     "a term": ("x", "s = Sub(x, c) r = Relu(s) y = Add(x, r)", {"c": number(1e5)}, "Relu 'r' returned 0 everywhere"),
     "a guard": ("x", "b = IsNaN(x) y = Where(b, c, x)", {"c": number(0)}, "IsNaN"),
     "beyond a batch": (
@@ -110,6 +110,7 @@ def test_what_no_sample_shows_at_work_is_no_pass(
 
 BOUNDED = """<ir_version: 10, opset_import: ["": 21]> g (float[n, 4] x) => (float[n, 4] y)
     <float[4] s = {{1, 2, 3, 4}}, float zero = {{0}}, float far = {{100000}}, float near = {{1}},
+     float ten = {{10}}, float half = {{0.5}},
      int64[1] first = {{0}}, int64[1] last = {{9223372036854775807}}, int64[1] some = {{500}}> {{
     {} y = LayerNormalization(h, s) }}"""
 
@@ -121,8 +122,8 @@ def bounded(folder: Path, text: str) -> Path:
 
 
 LOST = {
-    "a bound": ("h = Min(x, far)", "the reference's Min 'h' returned what it read"),
-    "a choice": ("b = Greater(x, far) h = Where(b, zero, x)", "the reference's Greater 'b' gave one answer"),
+    "a bound": ("h = Min(n, far)", "the reference's Min 'h' returned what it read"),
+    "a choice": ("b = Greater(n, far) h = Where(b, zero, n)", "the reference's Greater 'b' gave one answer"),
     "a cut": ("h = Slice(x, first, some, first)", "the reference's Slice"),
     "a cut at no end": ("h = Slice(x, first, last, first)", ""),
     "a sum of halves": ("a = Max(x, zero) b = Min(x, zero) h = Add(a, b)", ""),
@@ -134,13 +135,12 @@ def test_what_the_reference_does_where_no_sample_is_may_be_lost(name: str, tmp_p
     text, named = LOST[name]
     for folder in (tmp_path / "reference", tmp_path / "file"):
         folder.mkdir()
-    reference, file = bounded(tmp_path / "reference", text), bounded(tmp_path / "file", "h = Identity(x)")
+    read, norm = ("n", "n = LayerNormalization(x, s) ") if "far" in text else ("x", "")
+    reference = bounded(tmp_path / "reference", norm + text)  # behind a norm of four nothing is further from 0 than 7
+    file = bounded(tmp_path / "file", f"{norm}h = Identity({read})")
     verdict = verify(reference, file, level="quick")
     assert verdict.status is (Status.NOT_EXERCISED if named else Status.PASS), verdict.summary()
     assert [named in check.detail for check in verdict.checks if check.name is Question.IDLE] == [True] * bool(named)
-    if "far" in text:
-        rows = np.array([[1e6, 0, 1, 2], [3e5, -1e6, 2e5, 0]], np.float32)
-        assert verify(reference, file, level="quick", data=rows).status is Status.FAIL
 
 
 @pytest.mark.parametrize("asks", ["IsNaN", "IsInf"])
@@ -160,6 +160,41 @@ def test_inputs_on_which_it_acts_decide(exported: tuple[Callable[..., Verdict], 
     changed = with_operators(path, "x", "y = Min(x, c)", {"c": number(1e5)})
     rows = {"x": np.array([[1e6, 0, 1, 2], [3e5, -1e6, 2e5, 0]], np.float32), "ids": np.array([0, 1])}
     assert judge(changed, data=rows).status is Status.FAIL
+
+
+FAR = {
+    "Sigmoid": "f = Sub(n, wide) g = Sigmoid(f) h = Add(n, g)",
+    "Softplus": "f = Sub(n, wide) g = Softplus(f) h = Add(n, g)",
+    "Exp": "f = Sub(n, wide) g = Exp(f) t = Add(g, near) h = Mul(n, t)",
+    "Tanh": "f = Add(n, wide) g = Tanh(f) h = Mul(n, g)",
+}
+"""Behind a norm of four nothing is further from 0 than 7: what these add or multiply by is 0 or 1 to 40 digits."""
+
+
+@pytest.mark.parametrize("lost", [False, True])
+@pytest.mark.parametrize("name", FAR)
+def test_what_saturates_everywhere_is_no_pass(name: str, lost: bool, tmp_path: Path) -> None:
+    for folder in (tmp_path / "reference", tmp_path / "file"):
+        folder.mkdir()
+    texts = [FAR[name], "h = Identity(n)"] if lost else ["h = Identity(n)", FAR[name]]
+    paths = [
+        bounded(tmp_path / folder, f"wide = Mul(ten, ten) n = LayerNormalization(x, s) {text}")
+        for folder, text in zip(("reference", "file"), texts, strict=True)
+    ]
+    verdict = verify(*paths)
+    assert verdict.status is not Status.PASS, verdict.summary()  # where it was lost, feeding a site may show it
+    [told] = [check.detail for check in verdict.checks if check.name is Question.IDLE]
+    assert f"{name} 'g' returned" in told
+
+
+def test_what_saturates_at_times_is_a_pass(tmp_path: Path) -> None:
+    """A sigmoid spelled otherwise: no operator of the file is the reference's, and each is seen to move."""
+    for folder in (tmp_path / "reference", tmp_path / "file"):
+        folder.mkdir()
+    norm = "n = LayerNormalization(x, s)"
+    reference = bounded(tmp_path / "reference", f"{norm} h = Sigmoid(n)")
+    file = bounded(tmp_path / "file", f"{norm} f = Mul(n, half) g = Tanh(f) t = Mul(g, half) h = Add(t, half)")
+    assert verify(reference, file).status is Status.PASS
 
 
 def test_what_acts_and_gives_it_back_is_a_pass(exported: tuple[Callable[..., Verdict], Path]):

@@ -12,9 +12,10 @@ from normdeploy.verification import verify
 from normdeploy.verification.record.answers import Question, Status
 from normdeploy.verification.record.verdict import Verdict
 
-GRAPH = """<ir_version: 10, opset_import: ["": 21]> g (float[n, 4] x) => (float[n, 4] y)
+GRAPH = """<ir_version: 10, opset_import: ["": 21]> g (float[n, 4] given) => (float[n, 4] y)
     <float far = {{1000000}}, float two = {{2}}, float half = {{0.5}}, float near = {{0.1}}, bool yes = {{1}},
-     int64 hundred = {{100}}, int64 sixty = {{60}}, int64 always = {{9223372036854775807}}> {{ {} }}"""
+     int64 hundred = {{100}}, int64 sixty = {{60}}, int64 always = {{9223372036854775807}}> {{ x = Elu(given) {} }}"""
+"""What follows from given is not proportional to it, so that no inputs are drawn by the size of far."""
 
 IF = """s = ReduceMax<keepdims = 0>(x) k = Greater(s, far)
     y = If(k) <then_branch = one () => (float[n, 4] a) {{ {} }}, else_branch = two () => (float[n, 4] b) {{ {} }}>"""

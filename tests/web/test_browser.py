@@ -113,7 +113,9 @@ with Browser(Path(sys.argv[1])) as browser:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL], ids=["Ctrl-C", "kill"])
 def test_it_ends_with_the_process_that_started_it(number: signal.Signals, tmp_path: Path) -> None:
     words = [sys.executable, "-c", _HOLDS, str(program(tmp_path))]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+    # A killed process cannot remove its browser's profile
+    ours = {**os.environ, "TMPDIR": str(tmp_path)}
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=ours) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"started\n"
         process.send_signal(number)

@@ -2,42 +2,21 @@
 
 from __future__ import annotations
 
+import copy
 import difflib
 import os
 from collections.abc import Mapping, Sequence
 
 import torch
 from torch import nn
+from torch.nn.modules.batchnorm import _NormBase
 
 from normdeploy.errors import WeightsError
+from normdeploy.exporting.module.weight_names import as_the_model_names_them, named
 from normdeploy.nn.object_walk import unregistered_tensors
 from normdeploy.nn.unregistered import assign, unlike_tensors
 from normdeploy.nn.weight_files import read_weights
-
-_SHOWN = 6
-# of DistributedDataParallel, torch.compile, Lightning modules and the like
-_PREFIXES = ("module.", "_orig_mod.", "model.", "net.", "network.", "backbone.", "ema_model.", "ema.")
-
-
-def _without_prefixes(given: dict[str, torch.Tensor], own: Sequence[str], notes: list[str]) -> dict[str, torch.Tensor]:
-    """Take the prefixes of wrappers off the keys, where the model has none of them; say which."""
-    known, dropped = set(own), ""
-    if not known or known <= given.keys():
-        return given
-    while not known & given.keys():
-        prefix = next((p for p in _PREFIXES if any(key.startswith(p) for key in given)), None)
-        if prefix is None:
-            return given
-        inside = {key.removeprefix(prefix): value for key, value in given.items() if key.startswith(prefix)}
-        outside = [key for key in given if not key.startswith(prefix)]
-        if outside and not known <= inside.keys() and not known & inside.keys():
-            return given
-        given, dropped = inside, dropped + prefix
-        if outside:
-            notes.append(f"left out, because they have no prefix {prefix!r}: {_short(outside)}")
-    if dropped:
-        notes.append(f"the prefix {dropped!r} is taken off its keys")
-    return given
+from normdeploy.nn.weight_shards import one_of_several
 
 
 def load_weights(
@@ -51,8 +30,10 @@ def load_weights(
     """Load weights in place: every tensor of ``state_dict()`` must be there and fit, nothing may be left over.
 
     Tensors that ``state_dict()`` does not see (plain objects' and plain attributes') are loaded by their path
-    ("bn.running_mean") where the weights have them; see ``normdeploy.nn.unregistered.full_state``. Prefixes of wrappers
-    ("module.", "_orig_mod.", "model." and the like) are taken off.
+    ("bn.running_mean") where the weights have them; see ``normdeploy.nn.unregistered.full_state``. A prefix under which
+    all of the model's names are ("module.", "model.", one of the author's own) is taken off, names of wrappers around
+    inner modules ("_orig_mod") too. Counters of batches, which evaluation does not read, may be missing. Names that
+    only hooks of the modules understand are left to them.
 
     Args:
         model: the model.
@@ -74,7 +55,8 @@ def load_weights(
     given = dict(weights) if isinstance(weights, Mapping) else read_weights(weights, notes=notes)
     own = {key: value for key, value in model.state_dict().items() if isinstance(value, torch.Tensor)}
     unregistered = unregistered_tensors(model)
-    given = _without_prefixes(given, [*own, *unregistered], notes)
+    counters = _batch_counters(model)
+    given = as_the_model_names_them(given, own.keys() - counters or unregistered.keys(), notes, origin)
     spared = tuple(f"{path.rstrip('.')}." for path in allow_missing)
     for path, prefix in zip(allow_missing, spared, strict=True):
         if not any(f"{key}.".startswith(prefix) for key in (*own, *unregistered, *given)):
@@ -83,7 +65,7 @@ def load_weights(
             hint = f": did you mean {near[0]}?" if near else ": correct the path, or leave it out"
             raise WeightsError(
                 f"{path!r} may be missing and is no module of {type(model).__name__}; expected one with weights, such "
-                f"as {_short(modules)}{hint}"
+                f"as {named(modules)}{hint}"
             )
     unfit = [
         key
@@ -92,9 +74,14 @@ def load_weights(
         and (key not in given or (key not in own and key not in unregistered) or _misfits(given[key], own.get(key)))
     ]
     if unfit:
-        notes.append(f"not loaded, as allowed: {_short(unfit)}")
+        notes.append(f"not loaded, as allowed: {named(unfit)}")
         given = {key: value for key, value in given.items() if key not in unfit}
         own = {key: value for key, value in own.items() if key not in unfit}
+    uncounted = [key for key in counters & own.keys() if key not in given or unlike_tensors({key: given[key]}, own)]
+    if uncounted:
+        notes.append(f"counters of batches stay as they are, evaluation does not use them: {named(sorted(uncounted))}")
+        given = {key: value for key, value in given.items() if key not in uncounted}
+        own = {key: value for key, value in own.items() if key not in uncounted}
     missing = [key for key in own if key not in given]
     unexpected = [key for key in given if key not in own and key not in unregistered]
     # a plain object's running tensors may change shape at their first update; registered ones may not
@@ -103,21 +90,23 @@ def load_weights(
         for key, value in given.items()
         if key in own and value.shape != own[key].shape
     ]
-    if missing or unexpected or misshapen:
+    by_hooks = bool(missing or unexpected or misshapen)
+    if by_hooks and not _taken_by_hooks(model, _visible(given, unregistered)):
         raise WeightsError(
-            f"{origin} does not fit {type(model).__name__}: missing {_short(missing)}, "
-            f"unexpected {_short(unexpected)}, wrong shape {_short(misshapen)}; expected exactly the keys of its "
+            f"{origin} does not fit {type(model).__name__}: missing {named(missing)}, "
+            f"unexpected {named(unexpected)}, wrong shape {named(misshapen)}; expected exactly the keys of its "
             "state_dict(): give the weights this model was trained to, build it with the same arguments, or allow "
             "those of a new head to be missing (--allow-missing MODULE, allow_missing=[...])"
+            f"{_weight_norms(missing, unexpected)}{one_of_several(origin)}"
         )
     held = unregistered | own
     if unlike := unlike_tensors(given, held):
         raise WeightsError(
-            f"{origin} holds other numbers than {type(model).__name__} computes with: {_short(unlike)}; expected dense "
+            f"{origin} holds other numbers than {type(model).__name__} computes with: {named(unlike)}; expected dense "
             "tensors of the same kind (floating point, complex, whole numbers or truth values): convert them where "
             "they are made"
         )
-    model.load_state_dict({key: given[key] for key in own}, strict=False)
+    model.load_state_dict(_visible(given, unregistered) if by_hooks else {key: given[key] for key in own}, strict=False)
     for path, tensor in unregistered.items():
         if path in given:
             assign(path, tensor, given[path])
@@ -128,7 +117,36 @@ def _misfits(value: torch.Tensor, held: torch.Tensor | None) -> bool:
     return held is not None and value.shape != held.shape
 
 
-def _short(keys: Sequence[str]) -> str:
-    if not keys:
-        return "none"
-    return "[" + ", ".join(keys[:_SHOWN]) + (f", ... {len(keys) - _SHOWN} more]" if len(keys) > _SHOWN else "]")
+def _visible(given: Mapping[str, torch.Tensor], unregistered: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {key: value for key, value in given.items() if key not in unregistered}
+
+
+def _batch_counters(model: nn.Module) -> set[str]:
+    """Return the names of ``num_batches_tracked`` of torch's own normalizations."""
+    norms = [(path, module) for path, module in model.named_modules() if isinstance(module, _NormBase)]
+    return {
+        f"{path}.num_batches_tracked".lstrip(".") for path, module in norms if module.num_batches_tracked is not None
+    }
+
+
+def _taken_by_hooks(model: nn.Module, given: Mapping[str, torch.Tensor]) -> bool:
+    """Tell whether torch, with hooks of the modules that rename what they load, takes all of it and misses nothing."""
+    try:
+        copy.deepcopy(model).load_state_dict(given, strict=True)
+    except RuntimeError:  # of a module that is not copied, or keys and shapes that do not fit
+        return False
+    return True
+
+
+def _weight_norms(missing: Sequence[str], unexpected: Sequence[str]) -> str:
+    """Return what to say where the file has a weight by direction and length, and the model the weight itself."""
+    weights = set(missing)
+    found = [name for name in unexpected if name.endswith("_g") and name.removesuffix("_g") in weights]
+    parts = [name for name in unexpected if name.endswith(".original0")]
+    found += [n for n in parts if n.removesuffix(".original0").replace("parametrizations.", "") in weights]
+    if not found:
+        return ""
+    return (
+        f"; {named(found)} are of weight_norm: call torch.nn.utils.parametrizations.weight_norm on these modules where "
+        "the model is built"
+    )

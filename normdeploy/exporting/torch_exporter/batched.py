@@ -17,6 +17,7 @@ from normdeploy.exporting.eager import uncompiled
 from normdeploy.exporting.torch_exporter.dynamic_shapes import Spec, batch_shapes, widened
 from normdeploy.exporting.torch_exporter.exporter_shortcuts import exporter_shortcuts
 from normdeploy.exporting.torch_exporter.known_messages import known_messages_silenced
+from normdeploy.exporting.torch_exporter.mixed_bounds import bounds_of_one_kind
 from normdeploy.exporting.torch_exporter.naming import give_names_once
 from normdeploy.exporting.torch_exporter.raising_modules import raising_modules_left
 from normdeploy.exporting.torch_exporter.recurrent_shapes import recurrent_layers_by_their_shapes
@@ -29,7 +30,7 @@ from normdeploy.exporting.torch_exporter.sizes_held import (
     sizes_left_out,
 )
 from normdeploy.exporting.torch_exporter.trace_errors import cause_of, explain, fixed_by
-from normdeploy.exporting.torch_exporter.ways_of_tracing import traced_by
+from normdeploy.exporting.torch_exporter.ways_of_tracing import traced_by_running
 from normdeploy.exporting.torch_exporter.whole_sizes import Place, is_among, numbers_made_of_sizes, sizes_kept
 from normdeploy.exporting.translations.complex_translations import COMPLEX, complex_numbers_translated
 from normdeploy.exporting.translations.translation_table import translations
@@ -45,33 +46,26 @@ def export_program(model: nn.Module, tensors: list[torch.Tensor], specs: list[Sp
     """Call torch's exporter, without its optimizer and with our translations, on flat tensors of these dimensions.
 
     Where a dynamic dimension does not stay one, and the model made a number of a size by ``int``, ``float`` or
-    ``len``, it is traced once more with that size kept. Dynamo is asked last, of the model as it is.
+    ``len``, it is traced once more with that size kept.
 
     Raises:
         Exception: whatever stops the first trace, a `SizeHeldError` if it is that.
     """
 
-    def traced(dynamo: bool) -> Any:
-        with traced_by(dynamo=dynamo):
-            program = _called(model, tensors, specs, opset)
-        if any(specs):
-            require_free_sizes(program.exported_program)
-        return program
-
     places, first = list[Place](), None
     while True:
         with sizes_kept(places), numbers_made_of_sizes() as found:
             try:
-                return traced(dynamo=False)
+                program = _called(model, tensors, specs, opset)
+                if any(specs):
+                    require_free_sizes(program.exported_program)
+                return program
             except Exception as error:  # whatever it is: the caller asks for its cause
                 first = first or error
         fresh = [place for place in found if not is_among(place, places)]
         if not fresh:
-            break
+            raise first
         places += fresh
-    with suppress(Exception):  # what stopped the first trace is told
-        return traced(dynamo=True)
-    raise first
 
 
 def _called(model: nn.Module, tensors: list[torch.Tensor], specs: list[Spec], opset: int | None) -> Any:
@@ -80,10 +74,12 @@ def _called(model: nn.Module, tensors: list[torch.Tensor], specs: list[Spec], op
         known_messages_silenced(),
         signature_tables_kept(),
         second_trace_where_needed(),
+        bounds_of_one_kind(),
         exporter_shortcuts(),
         complex_numbers_translated(),
         recurrent_layers_by_their_shapes(),
         raising_modules_left(),
+        traced_by_running(),
     ):
         program = torch.onnx.export(
             _by_its_forward(model),

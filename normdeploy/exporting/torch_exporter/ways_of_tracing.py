@@ -1,7 +1,8 @@
-"""Of torch's two ways to trace a model, one at a time.
+"""Of torch's two ways to trace a model, the first alone.
 
 ``torch.onnx.export`` runs the model with symbols for its sizes, and where that fails lets dynamo read its source, which
-takes several times as long. What a model is asked anew with (another batch, sizes kept) is asked of the first alone.
+takes several times as long. Dynamo cannot follow the forward that stands in for the model's own, which puts back what
+a call changed: it was never of help, of no module, and its attempt was most of what a refusal took.
 
 What is exchanged here is torch 2.13's and not public; where it has moved, torch tries both.
 """
@@ -14,14 +15,14 @@ from unittest import mock
 
 
 @contextmanager
-def traced_by(*, dynamo: bool) -> Iterator[None]:
-    """Let ``torch.onnx.export`` in this block trace by dynamo alone, or without it."""
+def traced_by_running() -> Iterator[None]:
+    """Let ``torch.onnx.export`` in this block trace by running the model, and not by dynamo."""
     try:
         from torch.onnx._internal.exporter import _capture_strategies
 
-        first, *others = _capture_strategies.CAPTURE_STRATEGIES
-    except (ImportError, AttributeError, ValueError):  # moved
+        running = _capture_strategies.CAPTURE_STRATEGIES[:1]
+    except (ImportError, AttributeError, TypeError):  # moved
         yield
         return
-    with mock.patch.object(_capture_strategies, "CAPTURE_STRATEGIES", tuple(others) if dynamo and others else (first,)):
+    with mock.patch.object(_capture_strategies, "CAPTURE_STRATEGIES", running):
         yield

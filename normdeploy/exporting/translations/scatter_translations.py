@@ -48,7 +48,14 @@ def scatter_add(self: Any, dim: int, index: Any, src: Any) -> Any:
 
 
 def index(self: Any, indices: Sequence[Any]) -> Any:
-    """Translate aten.index, by integers of any type: GatherND takes those of 64 bits alone."""
+    """Translate aten.index, by integers of any type: GatherND takes those of 64 bits alone.
+
+    Indices of one axis are a Gather; torch turns that axis to the front, reads by GatherND, and turns it back.
+    """
+    given = [(axis, one) for axis, one in enumerate(indices) if one is not None]
+    if len(given) == 1 and given[0][1].dtype != ir.DataType.BOOL:
+        (axis, places), *_ = given
+        return op.Gather(self, _wide(places), axis=axis)
     return core.aten_index(self, [_wide(one) for one in indices])
 
 

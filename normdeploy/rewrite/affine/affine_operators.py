@@ -6,7 +6,8 @@
 - Mul, Add, Sub, Div by a constant, a Sum of two, Neg: where the constant broadcasts into x without enlarging it and
   varies along one axis at most.
 - The same with constants that vary along several axes, where a difference is then scaled: (x - m) / d is a batch
-  normalization over axis 0 alone of an input of higher rank, and what follows it in its module belongs to it.
+  normalization over axis 0 alone of an input of higher rank, and what follows it in its module belongs to it. Products
+  also where a Reshape made these axes of one: channels in groups, features in heads.
 
 No affine map: integers; any other constant that varies along several axes (a position embedding, a rotary table); one
 that enlarges x.
@@ -14,6 +15,7 @@ that enlarges x.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +30,7 @@ from normdeploy.graph.traits import is_standard
 from normdeploy.graph.weight import fixed_weight
 from normdeploy.rewrite.affine.affine_map import AffineMap
 from normdeploy.rewrite.affine.affine_node import affine_map, is_affine
+from normdeploy.rewrite.affine.axes import dims_of, groups
 from normdeploy.rewrite.affine.far_from_zero import DEVIATION, OFFSET, offset_of
 
 BATCH_NORM = "BatchNormalization"
@@ -164,6 +167,23 @@ def _continues(x: ir.Value) -> bool:
     return producer is not None and is_affine(producer) and len(affine_map(producer).axes) > 1
 
 
+def _were_one_axis(x: ir.Value, axes: Collection[int]) -> bool:
+    """Tell whether a Reshape made these axes of one axis; Transposes may have moved them since."""
+    found, producer = sorted(axes), x.producer()
+    while producer is not None and is_standard(producer, "Transpose"):
+        value = producer.inputs[0]
+        if value is None or x.shape is None:
+            return False
+        order = producer.attributes.get_ints("perm") or range(x.shape.rank())[::-1]
+        found, x, producer = sorted(order[axis] for axis in found), value, value.producer()
+    if producer is None or not is_standard(producer, "Reshape") or producer.inputs[0] is None:
+        return False
+    before, after = dims_of(producer.inputs[0]), dims_of(x)
+    if before is None or after is None:
+        return False
+    return any(set(found) <= set(of) and sum(before[i] != 1 for i in one) == 1 for one, of in groups(before, after))
+
+
 def _arithmetic(node: ir.Node) -> Match | NoMatch | None:
     left, right = node.inputs[0], node.inputs[1]
     if left is None or right is None or is_constant(left) == is_constant(right):
@@ -195,7 +215,8 @@ def _arithmetic(node: ir.Node) -> Match | NoMatch | None:
         mapping = AffineMap.of(1.0, -array, rank)
     else:
         mapping = AffineMap.of(-1.0, array, rank)
-    if len(mapping.axes) > 1 and not (_centres(node, operand is right) or _continues(x)):
+    scaled = node.op_type in ("Mul", "Div") and _were_one_axis(x, mapping.axes)
+    if len(mapping.axes) > 1 and not (scaled or _centres(node, operand is right) or _continues(x)):
         return None
     if not mapping.finite:
         return NoMatch(AFFINE_KIND, f"the constant '{operand.name}' makes it infinite or NaN")

@@ -14,7 +14,7 @@ import onnx_ir as ir
 import torch
 from torch import Tensor
 
-from normdeploy.array_types import Floats
+from normdeploy.array_types import Array, Floats
 from normdeploy.errors import RewriteError
 from normdeploy.graph import FLOATS, constant64, constant_tensor, evaluate_node, module_path
 from normdeploy.graph.edit import is_read
@@ -41,23 +41,26 @@ def moved(
     Raises:
         GraphError: it cannot be evaluated.
     """
-    inputs: list[Tensor | None] = []
+    held: dict[int, Array | None] = {}
     decides: list[Hashable] = [node.op_type, len(node.outputs)]
     decides += [(name, str(attribute.value)) for name, attribute in sorted(node.attributes.items())]
-    start = 0
     for index, value in enumerate(node.inputs):
-        shape = shapes.get(index)
-        if shape is not None:
-            decides.append(shape)
-            stop = start + math.prod(shape)
-            inputs.append(torch.arange(start, stop, dtype=torch.float64).reshape(shape))
-            start = stop
+        if index in shapes:
+            decides.append(shapes[index])
             continue
-        array = others[index].numpy() if index in others else constant64(value)
+        array = held[index] = others[index].numpy() if index in others else constant64(value)
         decides.append(None if array is None else (array.shape, array.tobytes()))
-        inputs.append(None if array is None else torch.from_numpy(np.array(array)))
     key = tuple(decides)
     if key not in known:
+        inputs, start = list[Tensor | None](), 0
+        for index in range(len(node.inputs)):
+            if index in shapes:
+                stop = start + math.prod(shapes[index])
+                inputs.append(torch.arange(start, stop, dtype=torch.float64).reshape(shapes[index]))
+                start = stop
+            else:
+                array = held[index]
+                inputs.append(None if array is None else torch.from_numpy(np.array(array)))
         known[key] = [tensor.numpy().astype(np.int64) for tensor in evaluate_node(node, inputs)]
     return known[key]
 
@@ -89,11 +92,14 @@ def require_moved(edit: Edit, drawn: Mapping[ir.Value, Tensor]) -> None:
     shapes = {index: tuple(tensor.shape) for index, (_, tensor) in read.items() if tensor.is_floating_point()}
     others = {index: tensor for index, (_, tensor) in read.items() if index not in shapes}
     sources = [_spread(at, read[index][0], shape) for index, shape in shapes.items()]
-    scales, shifts = (np.concatenate([pair[side].reshape(-1) for pair in sources]) for side in (0, 1))
+    sides = [_Side([pair[side] for pair in sources]) for side in (0, 1)]
     for value, taken in zip(node.outputs, moved(node, shapes, others, at.ties.moved), strict=False):
         if not is_read(value):  # it need not agree with anything
             continue
-        for own, expected in zip(_spread(at, value, taken.shape), (scales[taken], shifts[taken]), strict=True):
+        for own, side in zip(_spread(at, value, taken.shape), sides, strict=True):
+            if side.is_all(own):
+                continue
+            expected = side.of_each()[taken]
             with np.errstate(invalid="ignore"):
                 apart = np.abs(own - expected)
             if not ((own == expected) | (apart <= TOLERANCE * np.abs(expected))).all():
@@ -104,11 +110,35 @@ def require_moved(edit: Edit, drawn: Mapping[ir.Value, Tensor]) -> None:
                 )
 
 
+class _Side:
+    """The scales, or the shifts, of all that an operator reads: often one number, which needs no table of elements."""
+
+    def __init__(self, parts: Sequence[Floats]) -> None:
+        self._parts = parts
+        told = [_told(part) for part in parts]
+        one = next((part.flat[0] for part in told if part.size), None)
+        self._one = one if all((part == one).all() for part in told) else None
+
+    def is_all(self, own: Floats) -> bool:
+        """Tell whether there is but one number, and it is all that a result has."""
+        return self._one is not None and bool((_told(own) == self._one).all())
+
+    def of_each(self) -> Floats:
+        """Return the number of each element that is read, one operand behind the other."""
+        return np.concatenate([part.reshape(-1) for part in self._parts])
+
+
+def _told(repeated: Floats) -> Floats:
+    """Return an array without what it repeats."""
+    found: Floats = repeated[tuple(slice(None) if step else slice(1) for step in repeated.strides)]
+    return found
+
+
 def _spread(at: Solution, value: ir.Value, shape: Sequence[int]) -> tuple[Floats, Floats]:
     """Return s and t of each element."""
     gauge = at.ties.of.get(value)
     if gauge is None:
-        return np.ones(shape), np.zeros(shape)
+        return np.broadcast_to(np.ones(()), shape), np.broadcast_to(np.zeros(()), shape)
     scale, shift = at.scale(gauge), at.shift(gauge)
     axis = at.ties.repeated.get(value)
     if axis is not None:

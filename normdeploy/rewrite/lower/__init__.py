@@ -7,6 +7,7 @@ from normdeploy.rewrite.lower.guard_pads import GuardPads
 from normdeploy.rewrite.lower.one_concat import OneConcat
 from normdeploy.rewrite.lower.one_view import OneView
 from normdeploy.rewrite.lower.round_trips import RemoveRoundTrips
+from normdeploy.rewrite.lower.whole_again import WholeAgain
 from normdeploy.rewrite.lower.write_affine import LowerAffine
 from normdeploy.rewrite.lower.write_rms_norm import LowerNorms
 from normdeploy.rewrite.lower.zero_bias import DropZeroBiases
@@ -22,4 +23,5 @@ __all__ = [
     "OneConcat",
     "OneView",
     "RemoveRoundTrips",
+    "WholeAgain",
 ]

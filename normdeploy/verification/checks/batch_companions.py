@@ -113,4 +113,4 @@ def _per_sample(context: Context, index: int, pair: tuple[Array, Array], rows: t
         return False
     name = context.subject.output_names[index]
     shape = next(v.shape for v in context.subject.model.graph.outputs if v.name == name)
-    return shape is None or not isinstance(shape[0], int)
+    return shape is None or not shape.rank() or not isinstance(shape[0], int)

@@ -12,8 +12,9 @@ import onnx_ir as ir
 
 from normdeploy.array_types import Shape
 from normdeploy.errors import GraphError
-from normdeploy.graph.exact import constant_tensor
+from normdeploy.graph.exact import FLOATS, constant_tensor
 from normdeploy.graph.operator_evaluation import OPERATOR_ERRORS
+from normdeploy.graph.walk import values_read
 from normdeploy.verification.bounds.criteria import rms
 from normdeploy.verification.check_context import Context
 from normdeploy.verification.derivation.checker import check_derivation
@@ -45,6 +46,7 @@ def check_proven(context: Context) -> list[Check]:
         plainly = None if report.confirmed else written_plainly(graph, context.subject.model)
         if plainly is not None:
             again, its = _checked(context, plainly.source, plainly.file)
+            again.sizes = report.sizes  # of the file's own values
             explains_more = not plainly.between and len(again.open) < len(report.open)  # of the file's own operators
             if again.confirmed or again.nearly or explains_more or _wrong_rows(context, again, its):
                 inside = sum(row.result in plainly.between for row in again.rows)
@@ -103,8 +105,22 @@ def _wrong_rows(context: Context, report: Report, hints: Hints) -> list[Row]:
     beyond = [row for row in rows if not row.is_close]
     if context.own:
         return rows if beyond or hints.origin != PLAIN else _not_as_written(context, rows)
-    # a scale that one operator takes up and another gives back leaves two numbers that are not as expected
-    return beyond if _read_alike(beyond) or (beyond and not _undone(context)) else []
+    # a scale that one operator takes up and another gives back leaves two numbers that are not as expected; one that
+    # holds no number (a Concat in another order, of all of which the largest is taken) may be undone by what reads it
+    sure = _read_alike(beyond) and all(map(_holds_numbers, beyond))
+    return beyond if sure or (beyond and not _undone(context)) else []
+
+
+def _holds_numbers(row: Row) -> bool:
+    """Tell whether an operator, or one of those that are one with it, stores floats: in operands or attributes."""
+    nodes = (row.node, *(row.wrong.parts if row.wrong else ()))
+    stored = [constant_tensor(copied(value)) for node in nodes for value in values_read(node)]
+    held = any(tensor is not None and tensor.dtype in FLOATS for tensor in stored)
+    return held or any(
+        attribute.type in (ir.AttributeType.FLOAT, ir.AttributeType.FLOATS, ir.AttributeType.TENSOR)
+        for node in nodes
+        for attribute in node.attributes.values()
+    )
 
 
 def _read_alike(rows: list[Row]) -> bool:

@@ -17,7 +17,7 @@ import onnx_ir as ir
 from normdeploy.errors import GraphError
 from normdeploy.graph import FLOATS, Evaluator
 from normdeploy.graph.fixed_values import fixed_nodes
-from normdeploy.graph.traits import Trait, has
+from normdeploy.graph.traits import Trait, has, is_standard
 from normdeploy.verification.bounds.noise import NoisyGraph
 from normdeploy.verification.check_context import Context
 from normdeploy.verification.family_case import Case, make_case
@@ -52,6 +52,7 @@ def in_front(graph: ir.Graph, asked: Sequence[ir.Value] | None = None) -> list[s
             continue
         hides = takes_steps(node, value) or (single and has(node, Trait.REDUCES))
         for item in node.inputs:
+            item = None if item is None else _positive(item)
             if item is None or item.producer() is None or item.producer() in fixed:
                 continue
             if hides and item.dtype in (None, ir.DataType.FLOAT) and not takes_steps(item.producer(), item):
@@ -61,6 +62,13 @@ def in_front(graph: ir.Graph, asked: Sequence[ir.Value] | None = None) -> list[s
                 queue.append((item, single))
     outputs = {str(value.name) for value in graph.outputs}
     return [name for name in found if name not in outputs]
+
+
+def _positive(value: ir.Value) -> ir.Value:
+    """Return what a value is the negative of, if an operator computes that: it moves as far."""
+    node = value.producer()
+    read = node.inputs[0] if node is not None and is_standard(node, "Neg") else None
+    return value if read is None or read.producer() is None else read
 
 
 def takes_steps(node: ir.Node | None, result: ir.Value) -> bool:

@@ -21,10 +21,11 @@ from normdeploy.graph.traits import Trait, has
 from normdeploy.graph.walk import nodes_in
 from normdeploy.verification.check_context import Context
 from normdeploy.verification.checks.reference_runs import add_case
+from normdeploy.verification.derivation.side.competing_constants import FIRST, fills, own_fills
 from normdeploy.verification.record.answers import Check, Question, Status
 from normdeploy.verification.runs import check_case
 from normdeploy.verification.samples.ranges import InputRange
-from normdeploy.verification.sides.clip_bounds import clip_bounds, own_bounds
+from normdeploy.verification.sides.clip_bounds import clip_bounds, extreme_bound, own_bounds
 from normdeploy.verification.sides.exact_agreement import plural, shortened
 from normdeploy.verification.sides.flat_values import Feeds, run_evaluator
 from normdeploy.verification.sides.taken_parts import BRANCHES, own_parts, turns_of
@@ -60,7 +61,8 @@ def _watched_reference(context: Context) -> Watch | None:
         return None
     others = list(nodes_in(context.subject.model.graph))
     lost = [node for node in nodes_in(context.evaluator.graph) if node.outputs[0].name in names]
-    watch = Watch(names, {**own_bounds(lost, others), **own_parts(lost, others, report.bodies_of_source)})
+    ends = {**own_bounds(lost, others), **own_fills(lost, others)}
+    watch = Watch(names, {**ends, **own_parts(lost, others, report.bodies_of_source)})
     for case in context.cases:
         if watch.acted == names:
             break
@@ -124,6 +126,12 @@ def _what(watch: Watch, node: ir.Node) -> str:
     if node.op_type == "Gather":
         rows = shortened([f"row {row}" for row in left])
         return f"read its table, which the reference does not have, and never {rows}"
+    if name in watch.ends and (competing := fills(node)):
+        never = shortened([f"{competing[place - FIRST]:g}" for place in left])
+        return f"takes of {never} as well, which the other graph does not, and never took that"
+    bound = extreme_bound(node) if name in watch.ends else []
+    if bound and not watch.same.get(name) and watch.numbers.get(name) is None:
+        return f"cuts at {bound[0][1]:g}, where the other graph does not, and read nothing near it"
     if name in watch.ends and node.op_type == "Clip":
         bounds = shortened([f"{bound:g}" for side, bound in clip_bounds(node) if side in left])
         return f"cuts at {bounds}, where the other graph does not, and read nothing beyond"
@@ -134,7 +142,7 @@ def _what(watch: Watch, node: ir.Node) -> str:
     if name in watch.ends and linear_of(node) is not None:
         unmet = shortened([f"channel {channel}" for channel in left])
         return f"has weights that are not the reference's, and read nothing but 0 in {unmet}"
-    if name in watch.ends:
+    if name in watch.ends and not bound:
         return "cuts elsewhere than any quantizer of the reference, and never reached both ends"
     if has(node, Trait.COMPARES) or _is_truth(node):
         return "gave one answer"

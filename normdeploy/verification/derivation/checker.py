@@ -96,6 +96,7 @@ def check_derivation(
         report = _Checker(Relation(ours, theirs, further=further), derivation).run(outputs)
         if report.open and (twins := twins_of(ours)):
             report = _Checker(Relation(ours, theirs, further=further, twins=twins), derivation).run(outputs)
+    report.sizes = theirs.shapes_by_name()
     return report
 
 
@@ -105,8 +106,7 @@ class _Checker:
         self.hints = Hinted(relation, derivation)
         self.constants = Constants(relation.file, derivation)
         relation.unrounded = self.constants.expression
-        self.rows, self.waiting = dict[ir.Node, Row](), dict[ir.Value, ir.Node]()
-        self.used: set[Hint] = set()
+        self.rows, self.waiting, self.used = dict[ir.Node, Row](), dict[ir.Value, ir.Node](), set[Hint]()
         self.shown = ShownBySamples(relation)
         self.integers = OnIntegers(relation)
 

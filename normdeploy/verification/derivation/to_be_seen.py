@@ -18,6 +18,7 @@ from normdeploy.verification.derivation.related.report import Report, Row
 from normdeploy.verification.derivation.side.beyond import NO_END, cuts, decides, is_one_sided
 from normdeploy.verification.derivation.side.body_graphs import bodies_of
 from normdeploy.verification.derivation.side.checked_side import Side
+from normdeploy.verification.derivation.side.competing_constants import cuts_nothing, fills
 from normdeploy.verification.derivation.side.kept_operands import kept_operand
 from normdeploy.verification.derivation.side.operands import inputs_of, kind
 from normdeploy.verification.derivation.side.zero_guards import meets_a_pole
@@ -73,7 +74,7 @@ def nothing_known(source: ir.Model, file: ir.Model, why: str) -> Report:
     outputs = [str(value.name) for value in file.graph.outputs]
     report = Report([Row(node, reason=why) for node in file.graph if node.op_type != "Constant"], outputs=outputs)
     report.to_be_seen, report.lost = (
-        [str(node.outputs[0].name) for node in nodes_in(model.graph) if _is_parted(node) or has_parts(node)]
+        [str(node.outputs[0].name) for node in nodes_in(model.graph) if _acts_at_times(node)]
         for model in (file, source)
     )
     return report
@@ -132,11 +133,13 @@ def _guards(side: Side, node: ir.Node) -> bool:
 def _keeps_all(side: Side, node: ir.Node) -> bool:
     """Tell whether an operator does the same at any size: a choice by a constant, a Slice of the whole.
 
-    A choice by a size that nothing varies is one. A Slice is where it left nothing out at any assignment, and no bound
-    was always within a size or always beyond it.
+    A choice by a size that nothing varies is one, and so is a Max by -10000 behind a Relu. A Slice is where it left
+    nothing out at any assignment, and no bound was always within a size or always beyond it.
     """
     if kind(node) == "Where":
         return kept_operand(side, node) is not None
+    if cuts_nothing(node):
+        return True
     if kind(node) == "If":
         return side.fixed(node.inputs[0]) is not None
     if kind(node) != "Slice":
@@ -158,7 +161,11 @@ def _may_do_nothing(side: Side, node: ir.Node) -> bool:
         types = [side.type_of(value) for value in (node.inputs[0], node.outputs[0]) if value is not None]
         known = [kept for kept in types if kept is not None and kept.is_integer()]
         return len(known) == 2 and known[1].bitwidth < known[0].bitwidth
-    return _is_parted(node) or has_parts(node)
+    return _acts_at_times(node)
+
+
+def _acts_at_times(node: ir.Node) -> bool:
+    return _is_parted(node) or has_parts(node) or bool(fills(node))
 
 
 def has_parts(node: ir.Node) -> bool:
@@ -168,7 +175,8 @@ def has_parts(node: ir.Node) -> bool:
 
 def _is_parted(node: ir.Node) -> bool:
     """Tell whether an operator is one formula on some numbers and another, or nothing, on others."""
-    return has(node, Trait.COMPARES) or has(node, Trait.DECIDES) or (kind(node) in _PARTED and not _is_alone(node))
+    cuts = kind(node) in _PARTED and not _is_alone(node)
+    return cuts or has(node, Trait.COMPARES) or has(node, Trait.DECIDES) or kind(node) in SATURATING
 
 
 def _is_alone(node: ir.Node) -> bool:
@@ -191,6 +199,12 @@ def _deciding(side: Side, node: ir.Node) -> Iterator[ir.Node]:
         queue += [v for v in read if v not in seen]
         seen.update(read)
 
+
+SATURATING = frozenset({
+    "Sigmoid", "HardSigmoid", "Tanh", "Erf", "Softsign", "Exp", "Softplus", "Elu", "Celu", "Selu", "Gelu", "Swish",
+    "HardSwish", "Mish",
+})  # fmt: skip
+"""Operators that return one number, or what they read, far from 0: a Sigmoid of x - 100 adds nothing to a sum."""
 
 _BOUNDS = frozenset({"Min", "Max", "Clip"})
 _PARTED = _BOUNDS | frozenset({

@@ -15,6 +15,7 @@ import numpy as np
 
 from normdeploy.array_types import Array, Arrays
 from normdeploy.verification.samples import masks
+from normdeploy.verification.samples.cut_sizes import CUT_AT
 from normdeploy.verification.samples.family import Family, Kind
 from normdeploy.verification.samples.ranges import InputRange, batch_name, resized
 
@@ -147,6 +148,10 @@ def make_families(
     if equal:
         halved = partial(_halved, specs, partial(_feeds, specs, (seed, 94), _normal, integer=_near_compared))
         yield Family("halves, and what is compared with", halved, Kind.RARE)
+        sizes = sorted({size for spec in specs for size in spec.scales})
+        cut = [(f"{word} {size:.0e}", fill(size)) for size in sizes for word, fill in CUT_AT.items()]
+        for place, (name, fill) in enumerate(cut):
+            yield Family(name, partial(_feeds, specs, (seed, 95 + place), fill), Kind.RARE)
 
 
 def _mask_patterns(specs: Sequence[InputRange]) -> list[tuple[str, masks.Rows, bool]]:
@@ -203,10 +208,7 @@ def _anywhere(spec: InputRange, rng: np.random.Generator) -> Array:
 
 
 def _longest(spec: InputRange, rng: np.random.Generator, drawn: Array) -> Array:
-    """Put the example's largest number among those of a vector that looks nothing up.
-
-    They may be lengths, of which the longest is that of a padded input: models look whether it is.
-    """
+    """Put the example's largest number into a vector that looks nothing up: lengths, the longest a padded input's."""
     if spec.is_vector and drawn.size and not spec.table:
         drawn[rng.integers(drawn.size)] = spec.high
     return drawn

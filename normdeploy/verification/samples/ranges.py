@@ -13,7 +13,13 @@ from normdeploy.array_types import Array
 from normdeploy.errors import InputError
 from normdeploy.graph import constant64, constant_tensor
 from normdeploy.graph.traits import MICROSOFT, Trait, has, is_standard, kind_of
-from normdeploy.verification.samples.guards import compared_numbers, compared_with_infinity, guarded, looked_at_for_nan
+from normdeploy.verification.samples.cut_sizes import compared_scales
+from normdeploy.verification.samples.guards import (
+    compared_numbers,
+    compared_with_infinity,
+    guarded,
+    looked_at_for_nan,
+)
 from normdeploy.verification.samples.roles import hides_scores
 
 _FORWARDS = Trait.MOVES | Trait.CONVERTS
@@ -56,6 +62,7 @@ class InputRange:
         hides: a float input of which 0 and 1 say which keys of an attention count.
         may_be_nan: a float input of which the graph asks whether what is made of it is NaN, or infinite.
         compared: numbers that either graph compares an input with that is only computed with.
+        scales: sizes of a float input at which what is made of it is near such a number.
     """
 
     name: str
@@ -71,6 +78,7 @@ class InputRange:
     hides: bool = False
     may_be_nan: bool = False
     compared: tuple[float, ...] = ()
+    scales: tuple[float, ...] = ()
 
     @property
     def is_float(self) -> bool:
@@ -155,6 +163,7 @@ def _with_range(spec: InputRange, readers: Sequence[ir.Value], example: Array) -
             removes=compared_with_infinity(readers[0]),
             may_be_nan=any(map(looked_at_for_nan, readers)),
             compared=compared,
+            scales=tuple(dict.fromkeys(size for reader in readers for size in compared_scales(reader))),
         )
     if spec.dtype.kind not in "iu":
         return spec

@@ -21,6 +21,7 @@ from normdeploy.graph.traits import Trait, has, is_standard
 from normdeploy.graph.walk import nodes_in
 from normdeploy.rewrite.infer import infer_missing_types
 from normdeploy.rewrite.qonnx_to_standard import LowerQonnx
+from normdeploy.verification.sides.declared_shapes import DeclaredShapes
 from normdeploy.verification.sides.exact_agreement import is_float
 from normdeploy.verification.sides.flat_values import UNIT_ROUNDOFF, Feeds, run_evaluator
 from normdeploy.verification.sides.grids import unquantized
@@ -69,8 +70,10 @@ class GraphReference:
         else:
             self.path = Path(source)
             self.graph = load_graph(self.path, called=called)
-            infer_missing_types(self.graph)
             self.name = self.path.name
+        self.declared = DeclaredShapes(self.graph.graph).outputs
+        if not isinstance(source, ir.Model):
+            infer_missing_types(self.graph)
         self._evaluator = Evaluator(self.graph)
         self._run_as = _runnable(self.graph, self.path, workspace)
         self._session: Any = None

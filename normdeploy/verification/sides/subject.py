@@ -14,6 +14,7 @@ from normdeploy.graph.walk import nodes_in, nodes_of
 from normdeploy.onnxfile.model import Copied, ModelFile
 from normdeploy.ort.ort_format import ORT_FORMAT
 from normdeploy.rewrite.infer import infer_missing_types
+from normdeploy.verification.sides.declared_shapes import DeclaredShapes
 from normdeploy.verification.sides.flat_values import Feeds, run_evaluator
 from normdeploy.verification.sides.sessions import Setting, open_session, require_run, run_session
 from normdeploy.verification.sides.watch import Watch
@@ -42,6 +43,7 @@ class Subject:
     ) -> None:
         self._file = file if isinstance(file, Copied) else Path(file)
         self.model = load_graph(self.path if read is None else read.path, called=called, read=read)
+        self.declared = DeclaredShapes(self.model.graph)  # beside what each run returns
         infer_missing_types(self.model)  # files of ours do not carry them, and what can be looked into hangs on them
         self.evaluator = Evaluator(self.model)
         self.input_names: Sequence[str] = input_names(self.model)
@@ -96,6 +98,7 @@ class Subject:
             names = self.output_names
             found = run_session(self.session(setting), {n: feeds[n] for n in self.input_names}, names)
             known = self._ran[setting] = feeds, names, found
+            self.declared.see(feeds, names, found)
         return list(known[2])
 
     def require_bounded(self, feeds: Feeds) -> None:

@@ -14,8 +14,10 @@ from normdeploy.array_types import Array
 from normdeploy.graph import constant_tensor
 from normdeploy.graph.linear_view import linear_of
 from normdeploy.graph.operator_evaluation import as_constant, promote
-from normdeploy.graph.traits import Trait, has
-from normdeploy.verification.sides.clip_bounds import beyond_bounds
+from normdeploy.graph.traits import Trait, has, is_standard
+from normdeploy.verification.derivation.side.competing_constants import FIRST, taken_fills
+from normdeploy.verification.derivation.to_be_seen import SATURATING
+from normdeploy.verification.sides.clip_bounds import computed_operand, extreme_bound, reached_of_bounds
 from normdeploy.verification.sides.flat_values import Feeds
 from normdeploy.verification.sides.taken_parts import taken_parts
 from normdeploy.verification.sides.unmet_weights import nonzero_channels
@@ -30,6 +32,12 @@ _NEAR = 64.0
 _OF_SIZES = frozenset({"Div", "Mod", "Sign", "BitShift", "Floor", "Ceil", "Round"})
 """Operators that are watched where they decide on sizes: 0 for all sizes below some number shows nothing."""
 
+
+_DECIMALS = 9
+"""Digits behind the point beyond which what a saturating operator returns counts for nothing beside numbers near 1."""
+
+_EXTREMES = frozenset({"Max", "Min"})
+"""Operators that have to return something else than they read, too, where numbers of theirs are asked for."""
 
 _HOLDING = frozenset({"If", "Loop"})
 """Operators that hold what runs on some inputs alone."""
@@ -54,7 +62,9 @@ class Watch:
         ends: of the integers that some quantizers among them make; these act where both were reached. Of what reads a
             table the rows; it acts where each was chosen. Of what has weights of its own the channels that it reads;
             it acts where each was something else than 0. Of a Clip the sides of its own bounds; it acts where something
-            lay beyond each. Of an If or a Loop its parts (:mod:`.taken_parts`); it acts where each was reached.
+            lay beyond each, of a Max or a Min near it besides. Of what takes the largest, the numbers that were put in
+            (:mod:`.competing_constants`); it acts where each was taken. Of an If or a Loop its parts
+            (:mod:`.taken_parts`); it acts where each was reached.
         reached: those that were.
     """
 
@@ -97,14 +107,16 @@ class Watch:
         if node.op_type not in _HOLDING and not results[0].numel():
             return
         self.ran[name] = node
+        whole = True
         if name in self.ends:
             reached = (
                 taken_parts(node, self._held) if node.op_type in _HOLDING else self._reached(name, node, results[0])
             )
             self.reached.setdefault(name, set()).update(reached)
-            if self.reached[name].issuperset(self.ends[name]):
-                self.acted.add(name)
-            return
+            whole = self.reached[name].issuperset(self.ends[name])
+            if node.op_type not in _EXTREMES:
+                self.acted.update({name} if whole else ())
+                return
         if results[0].dtype is torch.bool:
             first = bool(results[0].reshape(-1)[0])
             if bool((results[0] != first).any()) or self.answers.setdefault(name, first) != first:
@@ -113,22 +125,28 @@ class Watch:
         if has(node, Trait.ADDS):
             self._see_sum(name, node)
             return
-        same = {place for place, value in enumerate(node.inputs) if same_tensor(self._held(value), results[0])}
+        made = results[0]
+        if is_standard(node, *SATURATING):
+            read = self._held(node.inputs[0])
+            made = made.round(decimals=_DECIMALS) if read is None else _as_far_as_it_counts(read, made)
+        same = {place for place, value in enumerate(node.inputs) if same_tensor(self._held(value), made)}
         if node.op_type == "Abs" and same_tensor(self._held(node.inputs[0]), -results[0]):
             same.add(NEGATED)
         self.same[name] = self.same.get(name, same) & same
-        number = _one_number(results[0], of_sizes=node.op_type in _OF_SIZES)
+        number = _one_number(made, of_sizes=node.op_type in _OF_SIZES)
         if self.numbers.setdefault(name, number) != number:
             self.numbers[name] = None
-        if not self.same[name] and self.numbers[name] is None:
+        if whole and not self.same[name] and self.numbers[name] is None:
             self.acted.add(name)
 
     def _reached(self, name: str, node: ir.Node, result: Tensor) -> set[int]:
         """Return which of an operator's ends this run reached."""
         ends = self.ends[name]
-        if node.op_type == "Clip":
-            read = self._held(node.inputs[0])
-            return set() if read is None else beyond_bounds(node, read)
+        if ends[0] < FIRST and (node.op_type == "Clip" or extreme_bound(node)):
+            read = self._held(computed_operand(node))
+            return set() if read is None else reached_of_bounds(node, read)
+        if ends[0] >= FIRST:
+            return taken_fills(node, self._held(node.inputs[0]), result)
         linear = linear_of(node)
         if linear is not None:
             data = self._held(linear.value(linear.data))
@@ -162,6 +180,14 @@ class Watch:
     def idle(self) -> Mapping[str, ir.Node]:
         """The operators that returned what they read, one answer, or one number everywhere, in every run."""
         return {name: node for name, node in self.ran.items() if name not in self.acted}
+
+
+def _as_far_as_it_counts(read: Tensor, made: Tensor) -> Tensor:
+    """Return what a saturating operator returned to so many digits, or what it read where it is that to as many."""
+    near = read.to(made.dtype)
+    if bool(((made - near).abs() <= 10.0**-_DECIMALS * near.abs().clamp(min=1.0)).all()):
+        return near
+    return made.round(decimals=_DECIMALS)
 
 
 def _one_number(made: Tensor, *, of_sizes: bool) -> float | None:

@@ -117,6 +117,37 @@ def test_channel_shuffle(graph, fold, seed, dtype):
     assert fold(g).folded().agree_exactly(g.feeds(rng, N=2)).ops == {"Conv": 1, "Reshape": 2, "Transpose": 1}
 
 
+@given(SEED, st.sampled_from(["Mul", "Div", "Sub"]), st.booleans(), DTYPES)
+def test_numbers_of_channels_in_groups(graph, fold, seed, kind, moved, dtype):
+    """One for each group and channel in it: along both axes that were one."""
+    rng = np.random.default_rng(seed)
+    g = graph(dtype=dtype)
+    y = g.op("Conv", g.input("x", ["N", 3, 5, 4]), rng.normal(size=(6, 3, 1, 1)))
+    y = g.op("Reshape", y, np.array([0, 2, 3, 5, 4]))
+    shape = (1, 2, 3, 1, 1)
+    if moved:  # positions in front, as attention has its heads
+        y, shape = g.op("Transpose", y, perm=[0, 1, 3, 4, 2]), (2, 1, 1, 3)
+    if kind == "Sub":
+        y = g.op("Sub", y, rng.normal(size=shape))
+    y = g.op("Div" if kind == "Div" else "Mul", y, rng.uniform(0.5, 2, shape))
+    y = g.op("Add", y, rng.normal(size=shape))
+    g.output(g.op("Tanh", y))
+    result = fold(g).folded().agree_exactly(g.feeds(rng, N=2))
+    assert not {"Mul", "Div", "Sub", "Add"} & set(result.ops)
+
+
+def test_numbers_along_an_axis_of_two_axes_are_no_map(graph, fold):
+    """4 of 6 x 6 by 4 x 3 x 3: the first is no part of either 6."""
+    rng = np.random.default_rng(0)
+    g = graph()
+    y = g.op("MatMul", g.input("x", ["N", 6, 6]), rng.normal(size=(6, 6)))
+    y = g.op("Reshape", y, np.array([0, 4, 3, 3]))
+    g.output(g.op("Mul", y, rng.normal(size=(4, 3, 1))))
+    result = fold(g).agree(g.feeds(rng, N=2))
+    assert not result.actions
+    assert result.ops == {"MatMul": 1, "Reshape": 1, "Mul": 1}
+
+
 @given(SEED, st.sampled_from(["Flatten", "Reshape"]), DTYPES)
 def test_batch_norm_before_a_flattened_classifier(graph, fold, seed, kind, dtype):
     rng = np.random.default_rng(seed)

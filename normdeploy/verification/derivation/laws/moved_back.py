@@ -9,13 +9,15 @@ from torch import Tensor
 
 from normdeploy.errors import GraphError
 from normdeploy.graph import compress
+from normdeploy.graph.operators.call import axis_of
 from normdeploy.verification.derivation.gauges import Claim, composed
 from normdeploy.verification.derivation.laws.element_moves import FOLLOWED, confirm_moved
 from normdeploy.verification.derivation.related.relation import Proof, Relation
 from normdeploy.verification.derivation.side.affine_laws import step_of
 from normdeploy.verification.derivation.side.beyond import cuts
+from normdeploy.verification.derivation.side.checked_side import Side
 from normdeploy.verification.derivation.side.movement import DEPTH, MOVES, Lost, run_moves
-from normdeploy.verification.derivation.side.operands import kind
+from normdeploy.verification.derivation.side.operands import inputs_of, kind
 from normdeploy.verification.derivation.side.zero_guards import guard_beside
 
 
@@ -61,10 +63,12 @@ def _followed(relation: Relation, w: ir.Value, v: ir.Value, k: int, depth: int) 
             raise Lost(f"{w.name!r} is kept from 0")
         total, moved = composed(step.scale, step.shift, scale.numpy(), shift.numpy())
         return ids, torch.from_numpy(total), torch.from_numpy(moved), assumed
-    if kind(node) not in MOVES or kind(node) == "Concat" or node.inputs[0] is None:
+    if kind(node) == "Concat":
+        return _joined(relation, node, v, k, depth)
+    if kind(node) not in MOVES or node.inputs[0] is None:
         raise Lost(f"{w.name!r} is not known")
-    ids, scale, shift, assumed = _followed(relation, node.inputs[0], v, k, depth + 1)
-    first = node.inputs[0]
+    first = _moved_tensor(side, node)
+    ids, scale, shift, assumed = _followed(relation, first, v, k, depth + 1)
     made = run_moves(side, w, {first: ids}.get, k)
     gauge = [
         part.reshape((1,) * made.dim())
@@ -73,6 +77,31 @@ def _followed(relation: Relation, w: ir.Value, v: ir.Value, k: int, depth: int) 
         for part in (scale, shift)
     ]
     return made, gauge[0], gauge[1], assumed
+
+
+def _moved_tensor(side: Side, node: ir.Node) -> ir.Value:
+    """Return what an operator moves: of one part of a sequence, as torch writes x.split(n), what was split."""
+    first = node.inputs[0]
+    source = None if first is None else first.producer()
+    if (
+        kind(node) == "SequenceAt"
+        and source is not None
+        and kind(source) == "SplitToSequence"
+        and not cuts(side, source)
+    ):
+        first = source.inputs[0]
+    assert first is not None
+    return first
+
+
+def _joined(relation: Relation, node: ir.Node, v: ir.Value, k: int, depth: int) -> tuple[Tensor, Tensor, Tensor, bool]:
+    """Return what :func:`_followed` does of parts that are joined."""
+    parts = [_followed(relation, value, v, k, depth + 1) for value in inputs_of(node) if value is not None]
+    axis = axis_of(node.attributes.get_int("axis", 0), parts[0][0].dim())
+    scale = torch.cat([scale.expand(ids.shape) for ids, scale, _, _ in parts], axis)
+    shift = torch.cat([shift.expand(ids.shape) for ids, _, shift, _ in parts], axis)
+    ids, assumed = torch.cat([one[0] for one in parts], axis), any(one[3] for one in parts)
+    return ids, torch.from_numpy(compress(scale.numpy())), torch.from_numpy(compress(shift.numpy())), assumed
 
 
 def further(relation: Relation, w: ir.Value, v: ir.Value) -> Claim | None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import onnx_ir as ir
 
+from normdeploy.array_types import Shape
 from normdeploy.graph import module_path
 from normdeploy.graph.derivation import Exact, Hint
 from normdeploy.graph.walk import Returned, values_read
@@ -98,6 +99,7 @@ class Report:
         outputs: names of the outputs that are not confirmed to be the source's.
         follows: but for the operators that are open, the outputs would be the source's.
         used: hints and unrounded constants of the derivation that were needed.
+        sizes: shapes of values of the file at a few assignments of sizes, by name; () where they are not known.
         confirmed_by_others: results of the operators that other hints confirm. Where these hints contradict one of
             them, they are not of this file: of what else they contradict, last digits alone count.
     """
@@ -110,6 +112,7 @@ class Report:
     outputs: list[str] = field(default_factory=list)
     follows: bool = False
     used: Collection[Hint | Exact] = ()
+    sizes: Mapping[str, Sequence[Shape]] = field(default_factory=dict)
     confirmed_by_others: Collection[str] = ()
 
     @property

@@ -11,11 +11,15 @@ import onnx_ir as ir
 from normdeploy.array_types import Array
 from normdeploy.graph.declared import declared_attributes, default_of
 from normdeploy.verification.derivation.side.checked_side import Side
-from normdeploy.verification.derivation.side.operands import kind
+from normdeploy.verification.derivation.side.operands import is_sequence, kind
 from normdeploy.verification.derivation.side.operator_sets import told_alike
 
 _SPATIAL = {"strides": 1, "dilations": 1, "pads": 0}
 """Attributes of windows with what they are where they are absent, however many axes there are."""
+
+
+_OF_THE_RESULT = frozenset({"OneHot", "SplitToSequence", "Scan"})
+"""Operators whose axis is none of their first operand's, or that are not looked at here."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +57,7 @@ def difference(a: Side, x: ir.Node, b: Side, y: ir.Node) -> str:
     for name in sorted((set(x.attributes) | set(y.attributes)) - told):
         one, other = _effective(a, x, name), _effective(b, y, name)
         if one is not None and other is not None:
-            if not _same(one, other):
+            if not (_same(one, other) or _one_axis(name, (a, x, one), (b, y, other))):
                 return f"attribute {name!r} is {_shown(other)}; expected {_shown(one)}"
         elif one is not None or other is not None:
             present, where = (one, (a, x, b, y)) if one is not None else (other, (b, y, a, x))
@@ -126,6 +130,24 @@ def _is_later(name: str, attribute: ir.Attr, side: Side, node: ir.Node, older: S
     known = declared_attributes(other, older.opset(other))
     default = default_of(declared_attributes(node, side.opset(node)).get(name))
     return bool(known) and name not in known and default is not None and _same(attribute, default)
+
+
+def _one_axis(name: str, *given: tuple[Side, ir.Node, ir.Attr]) -> bool:
+    """Tell whether an axis is one, counted from the end or not."""
+    found = set[int]()
+    for side, node, attribute in given:
+        read = node.inputs[0] if node.inputs else None
+        ranks = {len(shape) for shape in side.shapes(read)} if read is not None and not is_sequence(read) else set()
+        if (
+            name != "axis"
+            or attribute.type is not ir.AttributeType.INT
+            or kind(node) in _OF_THE_RESULT
+            or len(ranks) != 1
+        ):
+            return False
+        axis = int(attribute.value)
+        found.add(axis + ranks.pop() if axis < 0 else axis)
+    return len(found) == 1
 
 
 def _as_if_absent(name: str, attribute: ir.Attr) -> bool:

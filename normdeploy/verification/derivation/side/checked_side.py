@@ -200,6 +200,11 @@ class Side:
                 self._shapes[value] = tuple(known) if len(known) == len(found) else ()
         return self._shapes[value]
 
+    def shapes_by_name(self) -> dict[str, tuple[Shape, ...]]:
+        """Return the shapes of what operators compute; without those that hang on what is fed, and sequences."""
+        made = [value for node in self.nodes for value in node.outputs if value not in self.opened]
+        return {str(v.name): self.shapes(v) for v in made if not self.is_constant(v) and not is_sequence(v)}
+
     def numbers(self, value: ir.Value) -> tuple[Array, ...] | None:
         """Return what a value that follows from sizes is at each assignment."""
         constant = self.constant(value)

@@ -2,7 +2,8 @@
 
 torch's exporter writes ``clamp`` as Max and Min, and its optimizer, as that of other tools, a Clip of them. It is
 min(max(x, low), high) by definition, also where low is above high. onnxruntime's optimizer writes x HardSigmoid(x) for
-a HardSwish, as the operator's definition has it.
+a HardSwish, as the operator's definition has it. The smallest is the negative of the largest of the negatives, where
+the other graph negates.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import numpy as np
 import onnx_ir as ir
 
 from normdeploy.graph.traits import is_standard
+from normdeploy.verification.derivation.side.largest_of_negatives import LARGEST, write_largest
 from normdeploy.verification.derivation.side.spelled_operator import Spelling, Writer
 
 _SIXTH = float(np.float32(1 / 6))
@@ -65,5 +67,6 @@ def _hard_swish(writer: Writer) -> bool:
 _FUNCTIONS: Mapping[str, tuple[tuple[str, ...], Spelling]] = {
     "Clip": (("Max", "Min"), _clip),
     "HardSwish": (("HardSigmoid",), _hard_swish),
+    **dict.fromkeys(LARGEST, (("Neg",), write_largest)),
 }
 """Each function's parts, by which the other graph is known to have it, and how it is written."""
