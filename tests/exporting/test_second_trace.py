@@ -112,10 +112,21 @@ ONCE = {
         IMAGES,
     ),
     "already in one piece": (Forward(lambda _net, x: (x + 1).contiguous().mT + x.to(torch.float32)), IMAGES),
+    "as another": (
+        Forward(lambda _net, x: (x.mean(1, keepdim=True).expand_as(x), x.mT.reshape_as(x), (x + 1).view_as(x))),
+        IMAGES,
+    ),
+    "of length one": (Forward(lambda _net, x: nn.functional.normalize(x, dim=-1) @ x.swapaxes(0, 1)), ROWS),
+    "turned": (Forward(lambda _net, x: x.movedim((0, 1), (1, 0)).T + x), ROWS),
     "other corrections": (
         Forward(lambda _net, x: x.std(-1, correction=0, keepdim=True) / x.var((0, 1), correction=2)),
         ROWS,
     ),
+    "at another place": (
+        Forward(lambda _net, x: (x + 1).to(x.device, torch.float64).sum(-1) + x.to("cpu").to(device="cpu").mean(-1)),
+        ROWS,
+    ),
+    "a type and a place by name": (Forward(lambda _net, x: x.to(dtype=torch.float16, device=x.device) * 2), ROWS),
     "another type": (Forward(lambda _net, x: x.to(torch.float64).std(-1) + x.var(-1, keepdim=True)), ROWS),
     "transposed convolutions": (
         nn.Sequential(nn.ConvTranspose2d(3, 2, 2), nn.Flatten(2), nn.ConvTranspose1d(2, 2, 3, stride=2)),
@@ -140,6 +151,7 @@ TWICE = {
     "a pool of four": (nn.Sequential(nn.AdaptiveAvgPool2d(2)), IMAGES),
     "channels flattened with the batch": (nn.Sequential(nn.Flatten(0, 1)), IMAGES),
     "an unknown length in another order": (Forward(lambda _net, x: x.transpose(1, 2).reshape(-1, 24)), IMAGES),
+    "as what was joined": (Forward(lambda _net, x: x.sum(0, keepdim=True).expand_as(torch.cat([x, x]))), ROWS),
     "a length of one": (Forward(lambda _net, x: x.unflatten(0, (-1, 1)) + 1), ROWS),
     "no translation": (Forward(lambda _net, x: x.argsort(-1)), ROWS),
     "a result returned twice": (Forward(lambda _net, x: (x + 1,) * 2), ROWS),

@@ -67,3 +67,34 @@ def test_a_batch_stays_dynamic_where_the_other_way_is_the_same_function_or_none(
         x = torch.randn(size, 4)
         with torch.no_grad():
             np.testing.assert_allclose(session.run(None, {"x": x.numpy()})[0], network(x).numpy(), rtol=1e-4, atol=1e-5)
+
+
+class Squeezing(Deciding):
+    """A batch of one loses its dimension, as any other of one."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.linear(self.norm(x)[:, None].squeeze())
+
+
+class OneAlone(Deciding):
+    """It computes something else for one sample, in the same shape."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.linear(self.norm(x))
+        return 2 * y if x.shape[0] == 1 else y
+
+
+@pytest.mark.parametrize("model", [Squeezing, OneAlone])
+@pytest.mark.parametrize("batch", [1, 2, 3])
+def test_a_batch_of_one_that_is_another_function_fixes_the_batch(
+    model: type[Deciding], batch: int, tmp_path: Path
+) -> None:
+    network = model()
+    [note], size = exported(network, batch, tmp_path / "net.onnx")
+    assert size == batch
+    assert "forward computes something else for a size of 1" in note
+    x = torch.randn(batch, 4)
+    found = onnxruntime.InferenceSession(tmp_path / "net.onnx").run(None, {"x": x.numpy()})[0]
+    expected = network.double()(x.double()).detach().numpy()
+    assert found.shape == expected.shape
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)

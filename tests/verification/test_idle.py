@@ -288,6 +288,20 @@ def test_a_choice_by_a_constant_need_not_act(asked: str, idle: bool, tmp_path: P
     assert ("the reference's Where" in verdict.summary() or "the reference's Less" in verdict.summary()) == idle
 
 
+BY_GREATER = "g = Greater(x, zero) h = Cast<to = 1>(g)"
+
+
+@pytest.mark.parametrize(("bound", "idle"), [("Max(r)", False), ("Min(r)", False), ("Min(r, none)", True)])
+def test_a_bound_of_one_operand_need_not_act(bound: str, idle: bool, tmp_path: Path) -> None:
+    """As torch's exporter writes of the shape that some indices have in common: it returns what it reads."""
+    for name, body in (("source", f"g = Sign(x) r = Relu(g) h = {bound}"), ("file", BY_GREATER)):
+        model = SLICED.replace("int64[1] none = {0}", "float none = {100.0}") % body
+        onnx.save(onnx.parser.parse_model(model), tmp_path / f"{name}.onnx")
+    verdict = verify(tmp_path / "source.onnx", tmp_path / "file.onnx", level="quick")
+    assert ("the reference's M" in verdict.summary()) == idle, verdict.summary()
+    assert verdict.status is (Status.NOT_EXERCISED if idle else Status.PASS), verdict.summary()
+
+
 BY_SIZE = """<ir_version: 8, opset_import: ["": 18]> g (float[n,4] x) => (float[n,3] y)
     <float[4,3] w = {0.5, -0.2, 0.1, 0.3, 0.7, -0.4, 0.2, -0.6, 0.9, -0.1, 0.8, 0.4}, float zero = {0.0},
     int64 place = {%d}, int64 asked = {%d}> {

@@ -17,6 +17,7 @@ import torch
 from onnx import helper, numpy_helper
 from torch import Tensor, nn
 
+import normdeploy as nd
 from normdeploy.building.recipe_model import load_trained, recipe_example
 from normdeploy.conformance import by_hand
 from normdeploy.exporting.trace import trace
@@ -187,6 +188,34 @@ def test_rows_fed_to_an_affine_map_of_which_no_number_comes_fail_no_file(write: 
     verdict = verify(write(OVERFLOWS, "a", **weights), write(PLAIN, "b", **weights), level="quick")
     assert verdict.status == "not-exercised", verdict.summary()
     assert any("rows fed at the site itself" in reason for reason in verdict.reasons), verdict.reasons
+
+
+class ByEdges(nn.Module):
+    """Softmax over the edges that end in a node, as graph networks write it; loops are left out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.score, self.head = nn.Linear(4, 1), nn.Linear(4, 2)
+
+    def forward(self, x: Tensor, edges: Tensor) -> Tensor:
+        edges = edges[:, edges[0] != edges[1]]
+        start, end = edges[0], edges[1]
+        weight = self.score(x)[start].exp()
+        total = torch.zeros(len(x), 1).scatter_add(0, end[:, None], weight) + 1e-16
+        part = weight / total[end] * self.head(x)[start]
+        return torch.zeros(len(x), 2).scatter_add(0, end[:, None].expand(-1, 2), part)
+
+
+def test_a_guard_that_a_sum_in_front_takes_fails_no_file(tmp_path: Path):
+    """What the file sums up from the guard on is like the sum without it, and not what a sum of nothing is: 0."""
+    torch.manual_seed(0)
+    edges = torch.tensor([[0, 1, 2, 3, 4, 1, 2, 2], [1, 2, 3, 4, 0, 1, 0, 2]])
+    result = nd.export(ByEdges(), (torch.randn(5, 4), edges), tmp_path / "net.onnx", dynamic_shapes={})
+    assert result.verdict is not None
+    assert result.verdict.passed, result.verdict.summary()
+    assert not any(
+        n.op_type == "Add" and n.inputs[0].producer().op_type == "ScatterElements" for n in result.program.graph
+    )
 
 
 def test_a_reference_whose_trace_is_another_function_shows_nothing_at_the_site(

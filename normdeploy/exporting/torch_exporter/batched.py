@@ -23,7 +23,12 @@ from normdeploy.exporting.torch_exporter.raising_modules import raising_modules_
 from normdeploy.exporting.torch_exporter.recurrent_shapes import recurrent_layers_by_their_shapes
 from normdeploy.exporting.torch_exporter.second_trace import second_trace_where_needed
 from normdeploy.exporting.torch_exporter.signature_tables import signature_tables_kept
-from normdeploy.exporting.torch_exporter.sizes_held import SizeHeldError, require_free_sizes, sizes_left_out
+from normdeploy.exporting.torch_exporter.sizes_held import (
+    OneRowError,
+    SizeHeldError,
+    require_free_sizes,
+    sizes_left_out,
+)
 from normdeploy.exporting.torch_exporter.trace_errors import cause_of, explain, fixed_by
 from normdeploy.exporting.torch_exporter.ways_of_tracing import traced_by_running
 from normdeploy.exporting.torch_exporter.whole_sizes import Place, is_among, numbers_made_of_sizes, sizes_kept
@@ -115,7 +120,8 @@ def export_batched(model: nn.Module, tensors: list[torch.Tensor], opset: int | N
     specs = batch_shapes(tensors)
     example = widened(tensors, specs)
     found = _exported(model, example, specs, opset)
-    if isinstance(found, Exception) and cause_of(found) is None:  # what it keeps for one size (a grid) is that size's
+    given = isinstance(found, Exception) and not isinstance(found, OneRowError)
+    if given and cause_of(found) is None:  # what it keeps for one size (a grid) is that size's
         another = _exported(model, _with_rows(example, specs, _rows(example, specs) + 1), specs, opset)
         found = found if isinstance(another, Exception) else another
     if not isinstance(found, Exception):
@@ -148,9 +154,9 @@ def export_batched(model: nn.Module, tensors: list[torch.Tensor], opset: int | N
 
 def _exported(model: nn.Module, tensors: list[torch.Tensor], specs: list[Spec], opset: int | None) -> Any:
     """Return what is exported, or the exception that stops the model or its trace."""
-    stopped = _runs(model, tensors)
-    if stopped is not None:
-        return stopped
+    whole = _outputs(model, tensors)
+    if isinstance(whole, Exception):
+        return whole
     try:
         program = export_program(model, tensors, specs, opset)
     except Exception as error:  # whatever it is: the caller asks for its cause
@@ -160,7 +166,20 @@ def _exported(model: nn.Module, tensors: list[torch.Tensor], specs: list[Spec], 
         eager = _outputs(model, resized)
         if not isinstance(eager, Exception) and not _computes(program.model, resized, eager):
             return SizeHeldError(f"forward computes something else for a size of {size} than for the example's")
-    return program
+    row = _with_rows(tensors, specs, 1)
+    eager = _outputs(model, row)
+    told = isinstance(eager, Exception) or _begins_with(whole, eager) or _computes(program.model, row, eager)
+    return program if told else OneRowError("forward computes something else for a size of 1, as squeeze() does")
+
+
+def _begins_with(whole: Sequence[torch.Tensor], row: Sequence[torch.Tensor]) -> bool:
+    """Whether what the model makes of one row is what it made of that row among others, roughly."""
+    return len(whole) == len(row) and all(
+        x.shape[1:] == y.shape[1:]
+        and x.ndim == y.ndim > 0
+        and torch.allclose(x[:1], y, _ROUGHLY, _ROUGHLY, equal_nan=True)
+        for x, y in zip(whole, row, strict=True)
+    )
 
 
 def _computes(graph: ir.Model, tensors: list[torch.Tensor], eager: Sequence[torch.Tensor]) -> bool:

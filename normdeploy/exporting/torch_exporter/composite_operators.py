@@ -26,8 +26,9 @@ from normdeploy.graph.scopes import NO_MODULE
 aten = torch.ops.aten
 COMPOSED = frozenset({
     aten.reshape.default, aten.unflatten.int, aten.flatten.using_ints, aten.contiguous.default, aten.chunk.default,
-    aten.narrow.default, aten.movedim.int, aten.mT.default, aten.to.dtype, aten.std.dim, aten.var.dim,
-    aten.std.correction, aten.var.correction,
+    aten.narrow.default, aten.movedim.int, aten.movedim.intlist, aten.swapaxes.default, aten.mT.default,
+    aten.numpy_T.default, aten.expand_as.default, aten.reshape_as.default, aten.view_as.default, aten.to.dtype,
+    aten.to.device, aten.to.dtype_layout, aten.std.dim, aten.var.dim, aten.std.correction, aten.var.correction,
     aten.conv_transpose1d.default, aten.conv_transpose2d.input, aten.conv_transpose3d.input,
 })  # fmt: skip
 
@@ -173,6 +174,8 @@ def _keeps_sizes(node: Any) -> bool:
     if node.target is aten.unflatten.int:
         x, axis = node.args[0].meta["val"], node.args[1]
         return isinstance(x.shape[axis], int)
+    if node.target in (aten.expand_as.default, aten.reshape_as.default, aten.view_as.default):
+        return True  # those of the other operand
     return node.target in (aten.std.dim, aten.var.dim, aten.std.correction, aten.var.correction)
 
 

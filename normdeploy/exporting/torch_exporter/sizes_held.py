@@ -23,6 +23,10 @@ class SizeHeldError(Exception):
     """A dynamic dimension, of which the trace made the example's number."""
 
 
+class OneRowError(SizeHeldError):
+    """A dynamic dimension, of which forward does something else where it is 1; a trace takes it for 2 at least."""
+
+
 def require_free_sizes(program: Any) -> None:
     """Require that no number that a trace took for the example's is computed of a dynamic size.
 

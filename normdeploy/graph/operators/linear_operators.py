@@ -83,6 +83,7 @@ def _conv_transpose(call: Call, inputs: Inputs) -> Tensor:
 
 def _gemm(call: Call, inputs: Inputs) -> Tensor:
     a, b, c = need(inputs, 0), need(inputs, 1), optional(inputs, 2)
+    a = a[None] if a.dim() == 1 else a  # one row, as onnxruntime reads it: what a Squeeze leaves of a batch of one
     a = a.T if call.attr("transA", 0) else a
     b = b.T if call.attr("transB", 0) else b
     return with_addend(call, a @ b, c)

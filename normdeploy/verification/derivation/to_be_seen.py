@@ -175,7 +175,13 @@ def has_parts(node: ir.Node) -> bool:
 
 def _is_parted(node: ir.Node) -> bool:
     """Tell whether an operator is one formula on some numbers and another, or nothing, on others."""
-    return has(node, Trait.COMPARES) or has(node, Trait.DECIDES) or kind(node) in _PARTED or kind(node) in SATURATING
+    cuts = kind(node) in _PARTED and not _is_alone(node)
+    return cuts or has(node, Trait.COMPARES) or has(node, Trait.DECIDES) or kind(node) in SATURATING
+
+
+def _is_alone(node: ir.Node) -> bool:
+    """Tell whether an operator returns the one operand it has, whatever that is: torch's exporter writes Max(x)."""
+    return kind(node) in ("Max", "Min") and len(node.inputs) == 1
 
 
 def _deciding(side: Side, node: ir.Node) -> Iterator[ir.Node]:
@@ -187,7 +193,8 @@ def _deciding(side: Side, node: ir.Node) -> Iterator[ir.Node]:
         if made is None or not decides(side, value):
             continue
         read = [v for v in inputs_of(made) if v is not None]
-        if has(made, Trait.COMPARES) or kind(made) in _BOUNDS or (side.follows(value) and is_one_sided(side, made)):
+        bounds = kind(made) in _BOUNDS and not _is_alone(made)
+        if has(made, Trait.COMPARES) or bounds or (side.follows(value) and is_one_sided(side, made)):
             yield made
         queue += [v for v in read if v not in seen]
         seen.update(read)

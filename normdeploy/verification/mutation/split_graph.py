@@ -57,7 +57,12 @@ def joined(value: ir.Value) -> ir.Value:
 
 
 def first_equal(evaluator: Evaluator, feeds: Feeds, wanted: Array, tolerance: float) -> str:
-    """Return the name of the first value of a graph that equals ``wanted``; "" if none does or an input does.
+    """Return the name of the first value of a graph that equals ``wanted``; "" if none does or an input does."""
+    return next(iter(all_equal(evaluator, feeds, wanted, tolerance)), "")
+
+
+def all_equal(evaluator: Evaluator, feeds: Feeds, wanted: Array, tolerance: float) -> list[str]:
+    """Return the names of the values of a graph that equal ``wanted``, in order; none if an input does.
 
     Args:
         evaluator: of the graph. feeds: its inputs. wanted: float64. tolerance: on RMS(difference) / RMS(value).
@@ -72,17 +77,17 @@ def first_equal(evaluator: Evaluator, feeds: Feeds, wanted: Array, tolerance: fl
 
     def hook(node: ir.Node, results: list[Tensor]) -> list[Tensor]:
         for output, result in zip(node.outputs, results, strict=False):
-            if not found and result.is_floating_point() and same(to_numpy(result)):
+            if result.is_floating_point() and same(to_numpy(result)):
                 found.append(str(output.name))
         return results
 
     if any(
         same(np.asarray(feeds[name])) for name in evaluator.input_names if np.asarray(feeds[name]).dtype.kind == "f"
     ):
-        return ""
+        return []
     with torch.no_grad():
         evaluator.run(dict(feeds), hook=hook)
-    return found[0] if found else ""
+    return found
 
 
 def with_input_at(model: ir.Model, name: str) -> ir.Model | None:
