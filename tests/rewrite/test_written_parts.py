@@ -84,15 +84,15 @@ def _windows(m: Any, y: Tensor) -> Tensor:
 
 
 WRITTEN: dict[str, tuple[Forward, dict[str, int]]] = {
-    "the first channels": (_channels, {"Conv": 2, "Slice": 2, "Concat": 1}),
-    "the last channels": (_last, {"Conv": 2, "Slice": 2, "Concat": 1}),
+    "the first channels": (_channels, {"Conv": 2}),
+    "the last channels": (_last, {"Conv": 2}),
     "every other channel": (_every_other, {"Conv": 2, "Slice": 1, "Concat": 1, "Gather": 1}),
-    "listed channels": (_listed, {"Conv": 2, "Transpose": 2, "GatherND": 1, "Concat": 1, "Gather": 1}),
-    "one channel": (_one, {"Conv": 2, "Gather": 1, "Unsqueeze": 1, "Slice": 2, "Concat": 1}),
+    "listed channels": (_listed, {"Conv": 2, "Concat": 1, "Gather": 2}),
+    "one channel": (_one, {"Conv": 2}),
     "zeros inside": (_inside, {"Conv": 2, "Slice": 7, "Concat": 2, "Shape": 1, "Expand": 1}),
     "into zeros": (_canvas, {"Conv": 2}),
     "channels moved along": (_shifted, {"Conv": 2, "Slice": 7, "Pad": 2, "Concat": 2}),
-    "one after the other": (_all_of_it, {"Conv": 2, "Gather": 4, "Unsqueeze": 4, "Concat": 1}),
+    "one after the other": (_all_of_it, {"Conv": 2}),
     "windows": (_windows, {}),
 }
 

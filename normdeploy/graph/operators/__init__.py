@@ -20,6 +20,7 @@ from normdeploy.graph.operators.random import RANDOMS
 from normdeploy.graph.operators.recurrent import RECURRENT
 from normdeploy.graph.operators.reduction import REDUCTION
 from normdeploy.graph.operators.resampling import RESAMPLING
+from normdeploy.graph.operators.scattering import SCATTERING
 from normdeploy.graph.operators.sequences import SEQUENCES
 from normdeploy.graph.operators.shaping import SHAPING
 
@@ -35,6 +36,7 @@ _STANDARD: tuple[dict[str, Implementation], ...] = (
     RECURRENT,
     REDUCTION,
     RESAMPLING,
+    SCATTERING,
     SEQUENCES,
     SHAPING,
 )

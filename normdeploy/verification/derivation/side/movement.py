@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Hashable, Sequence
+from math import prod
 
 import numpy as np
 import onnx_ir as ir
@@ -154,7 +155,8 @@ def _require_once(node: ir.Node, operands: list[Tensor | None]) -> None:
         named = torch.stack(torch.meshgrid(*map(torch.arange, places.shape), indexing="ij"), -1).reshape(-1, into.dim())
         named[:, axis] = places.reshape(-1)
         sizes = into.shape
-    if len(torch.unique(named % torch.tensor(sizes), dim=0)) < len(named):
+    strides = torch.tensor([prod(sizes[axis + 1 :]) for axis in range(len(sizes))])
+    if len(torch.unique((named % torch.tensor(sizes) * strides).sum(1))) < len(named):
         raise Lost(f"{kind(node)} writes some places twice")
 
 
