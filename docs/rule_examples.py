@@ -263,6 +263,10 @@ EXAMPLES: dict[str, Example] = {
         "(float[n,2] x, float[n,2] z) => (float[n,6] y)"
         "{ a = Relu(x) b = Concat <axis = 1> (a, z) y = Concat <axis = 1> (x, b) }"
     ),
+    "lower.whole_again": Example(
+        "(float[n,4] x) => (float[n,4] y)"
+        "{ a = Relu(x) b, c = Split <axis = 1, num_outputs = 2> (a) y = Concat <axis = 1> (b, c) }"
+    ),
     "lower.one_view": Example(
         "(float[2,1,4] x) => (float[2,4] y) { a = Relu(x) b = Transpose <perm = [1, 0, 2]> (a) y = Reshape(b, rows) }",
         {"rows": _ints(2, 4)},

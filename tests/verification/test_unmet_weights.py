@@ -8,12 +8,14 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
+import torch
 from onnx import numpy_helper, parser
 
 from normdeploy.verification import verify
 from normdeploy.verification.derivation.related.relation import identity
 from normdeploy.verification.derivation.related.report import Row
 from normdeploy.verification.derivation.related.stored_rounding import Wrong
+from normdeploy.verification.sides.watch import Watch
 
 HEAD = """<ir_version: 8, opset_import: ["": 18]> g (float[n,4] x) => (float[n,3] y)
     <float[4,6] w = {{0}}, float[6] b = {{0}}, float zero = {{0.0}}, float one = {{1.0}}, float[6,3] t = {{0}}> {{
@@ -62,3 +64,14 @@ def test_weights_of_the_reference_need_not_be_met(bias: float, tmp_path: Path) -
     source = written(tmp_path / "source.onnx", WRITTEN, bias=bias)
     verdict = verify(source, written(tmp_path / "right.onnx", OTHERWISE, bias=bias), level="quick")
     assert "nothing but 0" not in verdict.summary()
+
+
+@pytest.mark.parametrize("feature", [0, 5])
+def test_a_row_is_met_where_its_feature_is_not_0(feature: int) -> None:
+    head = '<ir_version: 8, opset_import: ["": 18]> g (float[n,6] x) => (float[n,2] y)'
+    (node,) = ir.from_onnx_text(f"{head} <float[6,2] w = {{{', '.join('1' * 12)}}}> {{ y = MatMul(x, w) }}").graph
+    watch = Watch(frozenset({"y"}), {"y": (feature,)})
+    for place, idle in ((3, True), (feature, False)):
+        watch.begin({"x": np.eye(6, dtype=np.float32)[place : place + 1]})
+        watch(node, [torch.ones((1, 2), dtype=torch.float64)])
+        assert bool(watch.idle) is idle

@@ -21,7 +21,7 @@ from normdeploy.graph.traits import Trait, has
 from normdeploy.graph.walk import nodes_in
 from normdeploy.verification.check_context import Context
 from normdeploy.verification.checks.reference_runs import add_case
-from normdeploy.verification.derivation.side.competing_constants import FIRST, fills, own_fills
+from normdeploy.verification.derivation.side.competing_constants import fills, own_fills
 from normdeploy.verification.record.answers import Check, Question, Status
 from normdeploy.verification.runs import check_case
 from normdeploy.verification.samples.ranges import InputRange
@@ -127,7 +127,7 @@ def _what(watch: Watch, node: ir.Node) -> str:
         rows = shortened([f"row {row}" for row in left])
         return f"read its table, which the reference does not have, and never {rows}"
     if name in watch.ends and (competing := fills(node)):
-        never = shortened([f"{competing[place - FIRST]:g}" for place in left])
+        never = shortened([f"{competing[place]:g}" for place in left])
         return f"takes of {never} as well, which the other graph does not, and never took that"
     bound = extreme_bound(node) if name in watch.ends else []
     if bound and not watch.same.get(name) and watch.numbers.get(name) is None:

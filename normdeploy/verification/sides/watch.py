@@ -15,7 +15,7 @@ from normdeploy.graph import constant_tensor
 from normdeploy.graph.linear_view import linear_of
 from normdeploy.graph.operator_evaluation import as_constant, promote
 from normdeploy.graph.traits import Trait, has, is_standard
-from normdeploy.verification.derivation.side.competing_constants import FIRST, taken_fills
+from normdeploy.verification.derivation.side.competing_constants import fills, taken_fills
 from normdeploy.verification.derivation.to_be_seen import SATURATING
 from normdeploy.verification.sides.clip_bounds import computed_operand, extreme_bound, reached_of_bounds
 from normdeploy.verification.sides.flat_values import Feeds
@@ -142,10 +142,10 @@ class Watch:
     def _reached(self, name: str, node: ir.Node, result: Tensor) -> set[int]:
         """Return which of an operator's ends this run reached."""
         ends = self.ends[name]
-        if ends[0] < FIRST and (node.op_type == "Clip" or extreme_bound(node)):
+        if node.op_type == "Clip" or extreme_bound(node):
             read = self._held(computed_operand(node))
             return set() if read is None else reached_of_bounds(node, read)
-        if ends[0] >= FIRST:
+        if fills(node):
             return taken_fills(node, self._held(node.inputs[0]), result)
         linear = linear_of(node)
         if linear is not None:

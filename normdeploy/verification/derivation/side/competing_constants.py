@@ -24,9 +24,6 @@ SMALLEST = ("ReduceMin", "ArgMin", "Min")
 _TWO = 2
 """Operands of a Max of which one is a bound (:mod:`.clip_bounds`); of more, each constant competes."""
 
-FIRST = 4
-"""What is added to the place of a number among those that compete where bounds are asked for besides."""
-
 _SAME = 1e-5
 """Relative difference within which numbers are one: they are stored in float32, or computed there."""
 
@@ -91,7 +88,7 @@ def cuts_nothing(node: ir.Node) -> bool:
 
 
 def own_fills(nodes: Iterable[ir.Node], others: Iterable[ir.Node]) -> dict[str, tuple[int, ...]]:
-    """Return which fills of operators no operator of another graph has, by the result: their places beyond `FIRST`.
+    """Return which fills of operators no operator of another graph has: their places, by the result.
 
     Args:
         nodes: of one graph. others: the other graph's.
@@ -99,14 +96,14 @@ def own_fills(nodes: Iterable[ir.Node], others: Iterable[ir.Node]) -> dict[str, 
     known = [number for node in others for number in fills(node)]
     found: dict[str, tuple[int, ...]] = {}
     for node in nodes:
-        places = (place for place, number in enumerate(fills(node)) if not any(_alike(number, one) for one in known))
-        own = tuple(FIRST + place for place in places)
+        numbers = enumerate(fills(node))
+        own = tuple(place for place, number in numbers if not any(_alike(number, one) for one in known))
         found.update({str(node.outputs[0].name): own} if own else {})
     return found
 
 
 def taken_fills(node: ir.Node, read: Tensor | None, made: Tensor) -> set[int]:
-    """Return which of an operator's fills were the largest, or the smallest, somewhere, as their places beyond `FIRST`.
+    """Return the places of those of an operator's fills that were the largest, or the smallest, somewhere.
 
     Args:
         node: the operator. read: its first operand. made: its first result.
@@ -116,7 +113,7 @@ def taken_fills(node: ir.Node, read: Tensor | None, made: Tensor) -> set[int]:
             return set()
         axis = node.attributes.get_int("axis", 0)
         made = read.amin(axis) if takes_smallest(node) else read.amax(axis)
-    return {FIRST + place for place, number in enumerate(fills(node)) if bool((made == number).any())}
+    return {place for place, number in enumerate(fills(node)) if bool((made == number).any())}
 
 
 def _behind(value: ir.Value | None) -> Iterator[Fill]:
