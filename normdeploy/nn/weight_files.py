@@ -115,8 +115,9 @@ def _under(
 
 def _nested(content: Any, file: Path, key: str | None, notes: list[str]) -> Any:
     """Return the state dict in a checkpoint: under ``key``, or under the first usual name that is there."""
-    passed: list[str] = []
-    while isinstance(content, Mapping):
+    passed, seen = list[str](), set[int]()
+    while isinstance(content, Mapping) and id(content) not in seen:  # a pickle may hold itself
+        seen.add(id(content))
         held = [name for name, value in content.items() if isinstance(value, Mapping) and value]
         if key in held:
             content, key = content[key], None
@@ -134,8 +135,10 @@ def _nested(content: Any, file: Path, key: str | None, notes: list[str]) -> Any:
         if not usual:
             notes.append(f"what it holds under {named[0]!r} is loaded")
         content = content[named[0]]
-    tensors = content if _named_tensors(content) else {}
-    return content if key is None else _under(key, tensors, file, passed)
+    if key is None:
+        return content
+    tensors = content.items() if _named_tensors(content) else ()
+    return _under(key, {str(name): tensor for name, tensor in tensors}, file, passed)
 
 
 def read_metadata(path: str | os.PathLike[str], *, unsafe_pickle: bool = False) -> dict[str, str]:

@@ -166,6 +166,17 @@ def test_a_name_of_the_authors_own(tmp_path: Path) -> None:
         read_weights(path)
 
 
+def test_a_file_that_holds_itself_or_numbers_for_names(tmp_path: Path) -> None:
+    path, circle = tmp_path / "last.pt", {"epoch": 3}
+    circle["model"] = circle  # type: ignore[assignment]
+    torch.save(circle, path)
+    with pytest.raises(WeightsError, match="whose 'epoch' is a int, not tensors by name"):
+        read_weights(path)
+    torch.save({0: torch.ones(2)}, path)
+    with pytest.raises(WeightsError, match="expected no key, and 'ema' was asked for"):
+        read_weights(path, key="ema")
+
+
 @pytest.mark.parametrize("counter", [None, torch.tensor(5.0)])
 def test_counters_of_batches_may_be_missing_or_converted(counter: torch.Tensor | None) -> None:
     given, target, notes = state(), Net(), []
