@@ -25,7 +25,9 @@ _IN_FOLDERS = ("model.safetensors", "model.safetensors.index.json", "pytorch_mod
 
 
 def is_safetensors(file: Path) -> bool:
-    """Tell by its content whether a file is safetensors: a header's length in eight bytes, and JSON."""
+    """Tell by its name or content whether a file is safetensors: a header's length in eight bytes, and JSON."""
+    if file.suffix == ".safetensors":
+        return True
     head = _head(file)
     return head[8:9] == b"{" and int.from_bytes(head[:8], "little") < 2**32
 

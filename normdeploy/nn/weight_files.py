@@ -55,7 +55,7 @@ def read_weights(
     if is_index(file):
         parts = [_part(held, names, unsafe_pickle=unsafe_pickle) for held, names in shards(file).items()]
         return _under(key, {name: tensor for part in parts for name, tensor in part.items()}, file)
-    if is_safetensors(file) or file.suffix == ".safetensors":
+    if is_safetensors(file):
         with _opened(file) as opened:
             names = opened.keys()
             return _under(key, {name: opened.get_tensor(name) for name in names}, file)
@@ -160,7 +160,7 @@ def read_metadata(path: str | os.PathLike[str], *, unsafe_pickle: bool = False) 
     _require_file(file)
     if is_index(file):
         return {}
-    if is_safetensors(file) or file.suffix == ".safetensors":
+    if is_safetensors(file):
         with _opened(file) as opened:
             return dict(opened.metadata() or {})
     content = _unpickled(file, unsafe_pickle=unsafe_pickle)

@@ -15,14 +15,13 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from normdeploy.array_types import Array
 from normdeploy.graph import constant64, constant_tensor
 from normdeploy.graph.edit import free_name, is_read, read_instead, standing_for, take_out, take_out_unread, take_place
 from normdeploy.graph.operator_inputs import optional
 from normdeploy.graph.traits import is_standard
 from normdeploy.graph.walk import nodes_of
 from normdeploy.rewrite.sizes import size_of
-from normdeploy.rewrite.weights.shape_computations import KnownShapes, integer_constant
+from normdeploy.rewrite.weights.shape_computations import KnownShapes, integer_operand
 
 _ENDLESS = 2**31 - 1
 """An end beyond every axis, as exporters write it: the largest int32, or int64."""
@@ -96,18 +95,13 @@ def _takes_all(node: ir.Node) -> bool:
     """Tell whether a Slice begins with the first element of each axis, ends with the last, and leaves none out."""
     if node.op_type != "Slice" or len(node.inputs) < 3:
         return False
-    data, (starts, ends, axes, steps) = node.inputs[0], (_integers(node, index) for index in (1, 2, 3, 4))
+    data, (starts, ends, axes, steps) = node.inputs[0], (integer_operand(node, index) for index in (1, 2, 3, 4))
     if starts is None or ends is None or data is None or starts.any() or (steps is not None and (steps != 1).any()):
         return False
     if any(optional(node, index) is not None and given is None for index, given in ((3, axes), (4, steps))):
         return False
     along = list(range(len(starts))) if axes is None else [int(axis) for axis in axes]
     return all(end >= _ENDLESS or _reaches(data, axis, int(end)) for axis, end in zip(along, ends, strict=True))
-
-
-def _integers(node: ir.Node, index: int) -> Array | None:
-    value = optional(node, index)
-    return None if value is None else integer_constant(value)
 
 
 def _reaches(data: ir.Value, axis: int, end: int) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
 
@@ -18,8 +19,12 @@ GRAPH = """<ir_version: 10, opset_import: ["": 21]> g (float[n, 4] given) => (fl
 RELU, WIDE, SIX = "h = Relu(x)", "h = Clip(x, zero, far)", "h = Clip(x, zero, six)"
 
 
-def written(path: Path, text: str) -> Path:
-    onnx.save(onnx.parser.parse_model(GRAPH.format(text)), path)
+BARE = GRAPH.replace("x = LayerNormalization(given, s)", "x = Identity(given)")
+"""What is cut is the graph's own input."""
+
+
+def written(path: Path, text: str, graph: str = GRAPH) -> Path:
+    onnx.save(onnx.parser.parse_model(graph.format(text)), path)
     return path
 
 
@@ -40,3 +45,11 @@ def test_each_bound_has_to_be_met(reference: str, file: str, named: str, tmp_pat
     assert verdict.status is (Status.NOT_EXERCISED if named else Status.PASS)
     assert [named in detail for detail in found] == ([True] if named else [])
     assert not any(" 0," in detail for detail in found)  # the bound that both have
+
+
+@pytest.mark.parametrize("given", [True, False])
+def test_inputs_beyond_a_bound_decide(given: bool, tmp_path: Path):
+    """On the graph's own inputs: those of its user, and those that are drawn by the size of the bound."""
+    data = np.linspace(-1e6, 1e6, 32, dtype=np.float32).reshape(8, 4) if given else None
+    reference, file = written(tmp_path / "reference.onnx", RELU, BARE), written(tmp_path / "net.onnx", WIDE, BARE)
+    assert verify(reference, file, data=data).status is Status.FAIL

@@ -143,6 +143,18 @@ def test_what_the_reference_does_where_no_sample_is_may_be_lost(name: str, tmp_p
     assert [named in check.detail for check in verdict.checks if check.name is Question.IDLE] == [True] * bool(named)
 
 
+@pytest.mark.parametrize("name", ["a bound", "a choice"])
+def test_what_was_lost_shows_on_the_users_rows(name: str, tmp_path: Path):
+    """On the graph's own inputs, and on those of its user."""
+    for folder in (tmp_path / "reference", tmp_path / "file"):
+        folder.mkdir()
+    bare = "n = Identity(x) "
+    reference = bounded(tmp_path / "reference", bare + LOST[name][0])
+    file = bounded(tmp_path / "file", f"{bare}h = Identity(n)")
+    rows = np.array([[1e6, 0, 1, 2], [3e5, -1e6, 2e5, 0]], np.float32)
+    assert verify(reference, file, level="quick", data=rows).status is Status.FAIL
+
+
 @pytest.mark.parametrize("asks", ["IsNaN", "IsInf"])
 def test_a_guard_sees_what_is_no_number(asks: str, tmp_path: Path):
     for name in ("guard", "none", "beyond"):

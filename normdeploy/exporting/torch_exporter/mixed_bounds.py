@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
+from unittest import mock
 
 import torch
 from torch.fx import GraphModule, Node
@@ -37,11 +38,8 @@ def bounds_of_one_kind() -> Iterator[None]:
                 _of_one_kind(module)
         torchs(graph_module)
 
-    _fx_passes.insert_type_promotion_nodes = prepared
-    try:
+    with mock.patch.object(_fx_passes, "insert_type_promotion_nodes", prepared):
         yield
-    finally:
-        _fx_passes.insert_type_promotion_nodes = torchs
 
 
 def _of_one_kind(module: GraphModule) -> None:

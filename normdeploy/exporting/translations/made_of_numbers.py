@@ -8,6 +8,7 @@ Range 7. A window's length is always a number: torch takes no size of the run's 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import wraps
 from typing import Any
 
 import onnx_ir as ir
@@ -20,6 +21,8 @@ aten = torch.ops.aten
 _NOT_SAID = -1
 """What torch's exporter hands over where no dtype was given."""
 
+_OF_MEMORY = frozenset({"layout", "device", "pin_memory"})
+
 
 def _made(operator: Any, *numbers: float, dtype: int) -> Any:
     """Return what an operator makes of numbers, in float64 and rounded once, as a constant."""
@@ -28,97 +31,49 @@ def _made(operator: Any, *numbers: float, dtype: int) -> Any:
     return op.Constant(value=ir.tensor(made.astype(asked.numpy()), dtype=asked))
 
 
+def _wherever_it_lies(translation: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a translation that is also told where torch would keep the result, which a file does not say."""
+
+    @wraps(translation)
+    def told(*args: Any, **named: Any) -> Any:
+        return translation(*args, **{name: given for name, given in named.items() if name not in _OF_MEMORY})
+
+    return told
+
+
+def _window(operator: Any) -> Callable[..., Any]:
+    """Return the translation of a window that has no numbers of its own."""
+
+    @_wherever_it_lies
+    def window(window_length: int, periodic: bool = True, dtype: int = _NOT_SAID) -> Any:
+        return _made(operator, window_length, periodic, dtype=dtype)
+
+    return window
+
+
+@_wherever_it_lies
 def hamming_window(
-    window_length: int,
-    periodic: bool = True,
-    alpha: float = 0.54,
-    beta: float = 0.46,
-    dtype: int = _NOT_SAID,
-    layout: str = "",
-    device: str = "",
-    pin_memory: bool = False,
+    window_length: int, periodic: bool = True, alpha: float = 0.54, beta: float = 0.46, dtype: int = _NOT_SAID
 ) -> Any:
     """Translate aten.hamming_window."""
-    del layout, device, pin_memory  # of torch's memory
     return _made(aten.hamming_window.periodic_alpha_beta, window_length, periodic, alpha, beta, dtype=dtype)
 
 
-def hann_window(
-    window_length: int,
-    periodic: bool = True,
-    dtype: int = _NOT_SAID,
-    layout: str = "",
-    device: str = "",
-    pin_memory: bool = False,
-) -> Any:
-    """Translate aten.hann_window."""
-    del layout, device, pin_memory  # of torch's memory
-    return hamming_window(window_length, periodic, 0.5, 0.5, dtype)
-
-
-def blackman_window(
-    window_length: int,
-    periodic: bool = True,
-    dtype: int = _NOT_SAID,
-    layout: str = "",
-    device: str = "",
-    pin_memory: bool = False,
-) -> Any:
-    """Translate aten.blackman_window."""
-    del layout, device, pin_memory  # of torch's memory
-    return _made(aten.blackman_window.periodic, window_length, periodic, dtype=dtype)
-
-
-def bartlett_window(
-    window_length: int,
-    periodic: bool = True,
-    dtype: int = _NOT_SAID,
-    layout: str = "",
-    device: str = "",
-    pin_memory: bool = False,
-) -> Any:
-    """Translate aten.bartlett_window."""
-    del layout, device, pin_memory  # of torch's memory
-    return _made(aten.bartlett_window.periodic, window_length, periodic, dtype=dtype)
-
-
-def kaiser_window(
-    window_length: int,
-    periodic: bool = True,
-    beta: float = 12.0,
-    dtype: int = _NOT_SAID,
-    layout: str = "",
-    device: str = "",
-    pin_memory: bool = False,
-) -> Any:
+@_wherever_it_lies
+def kaiser_window(window_length: int, periodic: bool = True, beta: float = 12.0, dtype: int = _NOT_SAID) -> Any:
     """Translate aten.kaiser_window."""
-    del layout, device, pin_memory  # of torch's memory
     return _made(aten.kaiser_window.beta, window_length, periodic, beta, dtype=dtype)
 
 
-def arange(
-    end: Any,
-    dtype: int = _NOT_SAID,
-    layout: str = "",
-    device: str = "",
-    pin_memory: bool = False,
-) -> Any:
+@_wherever_it_lies
+def arange(end: Any, dtype: int = _NOT_SAID) -> Any:
     """Translate aten.arange."""
-    del layout, device, pin_memory  # of torch's memory
     return _range((end,), dtype) or core.aten_arange(end, dtype=dtype)
 
 
-def arange_start(
-    start: Any,
-    end: Any,
-    step: Any = 1,
-    dtype: int = _NOT_SAID,
-    layout: str = "",
-    device: str = "",
-    pin_memory: bool = False,
-) -> Any:
+@_wherever_it_lies
+def arange_start(start: Any, end: Any, step: Any = 1, dtype: int = _NOT_SAID) -> Any:
     """Translate aten.arange.start, with a step or without."""
-    del layout, device, pin_memory  # of torch's memory
     return _range((start, end, step), dtype) or core.aten_arange_start_step(start, end, step, dtype=dtype)
 
 
@@ -130,6 +85,10 @@ def _range(numbers: tuple[Any, ...], dtype: int) -> Any:
         return None  # torch cuts the numbers first
     return _made(torch.arange, *numbers, dtype=dtype)
 
+
+hann_window, blackman_window, bartlett_window = (
+    _window(operator.periodic) for operator in (aten.hann_window, aten.blackman_window, aten.bartlett_window)
+)
 
 TRANSLATIONS: dict[Callable[..., Any], Callable[..., Any]] = {
     aten.hamming_window.default: hamming_window,

@@ -83,3 +83,18 @@ def axis_of(axis: int, rank: int) -> int:
     if not -rank <= axis < rank:
         raise ValueError(f"axis {axis} of a value of {rank} axes; expected one from {-rank} to {rank - 1}")
     return axis % rank
+
+
+def counted(call: Call, places: Tensor, sizes: Tensor | int) -> Tensor:
+    """Return indices counted from the front.
+
+    Args:
+        call: whose they are. places: int64. sizes: of the axes that they name; they broadcast.
+
+    Raises:
+        IndexError: one lies outside.
+    """
+    if places.numel() and bool(((places < -sizes) | (places >= sizes)).any()):
+        known = sizes if isinstance(sizes, int) else sizes.tolist()
+        raise IndexError(f"{call.node.op_type} index outside of {known}")
+    return torch.where(places < 0, places + sizes, places)

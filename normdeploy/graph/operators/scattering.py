@@ -10,7 +10,7 @@ import math
 import torch
 from torch import Tensor
 
-from normdeploy.graph.operators.call import Call, Implementation, Inputs, axis_of, need
+from normdeploy.graph.operators.call import Call, Implementation, Inputs, axis_of, counted, need
 
 _REDUCTIONS = {"add": "sum", "mul": "prod", "max": "amax", "min": "amin"}
 
@@ -22,23 +22,12 @@ def _written(rows: Tensor, axis: int, places: Tensor, updates: Tensor, reduction
     return rows.scatter_reduce(axis, places, updates, _REDUCTIONS[reduction])
 
 
-def _counted(call: Call, places: Tensor, sizes: Tensor | int) -> Tensor:
-    """Return indices counted from the front.
-
-    Raises:
-        IndexError: one lies outside.
-    """
-    if places.numel() and bool(((places < -sizes) | (places >= sizes)).any()):
-        raise IndexError(f"{call.node.op_type} index outside of {sizes}")
-    return torch.where(places < 0, places + sizes, places)
-
-
 def _scatter_elements(call: Call, inputs: Inputs) -> Tensor:
     x, places, updates = need(inputs, 0), need(inputs, 1), need(inputs, 2)
     if any(operand.is_meta for operand in (x, places, updates)):
         return torch.empty_like(x, device="meta")
     axis = axis_of(call.attr("axis", 0), x.dim())
-    places = _counted(call, places.to(torch.int64), x.shape[axis])
+    places = counted(call, places.to(torch.int64), x.shape[axis])
     return _written(x, axis, places, updates, call.attr("reduction", "none"))
 
 
@@ -47,7 +36,7 @@ def _scatter_nd(call: Call, inputs: Inputs) -> Tensor:
     if any(operand.is_meta for operand in (x, at, updates)):
         return torch.empty_like(x, device="meta")
     named = x.shape[: at.shape[-1]]
-    at = _counted(call, at.to(torch.int64), torch.tensor(named))
+    at = counted(call, at.to(torch.int64), torch.tensor(named))
     strides = torch.tensor([math.prod(named[axis + 1 :]) for axis in range(len(named))])
     rows = (at * strides).sum(-1).reshape(-1, 1)
     flat = x.reshape(math.prod(named), math.prod(x.shape[len(named) :]))

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from normdeploy.graph.operators.call import Call, Implementation, Inputs, axis_of, need, optional
+from normdeploy.graph.operators.call import Call, Implementation, Inputs, axis_of, counted, need, optional
 from normdeploy.graph.operators.elementwise_operators import torch_dtype
 from normdeploy.graph.operators.evaluation_limits import require_elements
 
@@ -91,10 +91,7 @@ def _slice(call: Call, inputs: Inputs) -> Tensor:
 def _gather(call: Call, inputs: Inputs) -> Tensor:
     x, indices = need(inputs, 0), need(inputs, 1).to(torch.int64)
     axis = axis_of(call.attr("axis", 0), x.dim())
-    size = x.shape[axis]
-    if indices.numel() and bool(((indices < -size) | (indices >= size)).any()):
-        raise IndexError(f"Gather index outside [{-size}, {size})")
-    indices = torch.where(indices < 0, indices + size, indices)
+    indices = counted(call, indices, x.shape[axis])
     taken = x.index_select(axis, indices.reshape(-1))
     return taken.reshape((*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :]))
 
@@ -111,9 +108,7 @@ def _gather_nd(call: Call, inputs: Inputs) -> Tensor:
     sizes = torch.tensor(x.shape[batch : batch + depth], dtype=torch.int64)
     if len(sizes) != depth or at.shape[:batch] != x.shape[:batch]:
         raise IndexError(f"GatherND indices of shape {tuple(at.shape)} in {tuple(x.shape)} behind {batch} axes")
-    if at.numel() and bool(((at < -sizes) | (at >= sizes)).any()):
-        raise IndexError(f"GatherND index outside of {tuple(x.shape)}")
-    places = torch.where(at < 0, at + sizes, at).reshape(math.prod(x.shape[:batch]), -1, depth)
+    places = counted(call, at, sizes).reshape(math.prod(x.shape[:batch]), -1, depth)
     rows = torch.arange(len(places)).unsqueeze(1).expand(places.shape[:2])
     taken = x.reshape(len(places), *x.shape[batch:])[(rows, *places.unbind(-1))]
     return taken.reshape(*at.shape[:-1], *x.shape[batch + depth :])

@@ -13,13 +13,12 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from normdeploy.array_types import Array
 from normdeploy.graph.edit import edit_each, take_out_unread
 from normdeploy.graph.operator_inputs import optional
 from normdeploy.graph.operators.call import axis_of
 from normdeploy.graph.traits import is_standard
 from normdeploy.rewrite.identities import hand_on
-from normdeploy.rewrite.weights.shape_computations import integer_constant
+from normdeploy.rewrite.weights.shape_computations import integer_operand
 
 
 @dataclass(frozen=True)
@@ -64,7 +63,7 @@ def _part(value: ir.Value, axis: int) -> _Part | None:
     if node is None or node.inputs[0] is None:
         return None
     if is_standard(node, "Unsqueeze"):
-        axes, inner = _integers(node, 1), node.inputs[0].producer()
+        axes, inner = integer_operand(node, 1), node.inputs[0].producer()
         if axes is None or value.shape is None or [axis_of(int(at), value.shape.rank()) for at in axes] != [axis]:
             return None
         return None if inner is None else _taken(inner, axis, dropped=True)
@@ -76,7 +75,7 @@ def _part(value: ir.Value, axis: int) -> _Part | None:
 
 
 def _taken(node: ir.Node, axis: int, *, dropped: bool) -> _Part | None:
-    data, indices = node.inputs[0], _integers(node, 1) if is_standard(node, "Gather") else None
+    data, indices = node.inputs[0], integer_operand(node, 1) if is_standard(node, "Gather") else None
     if data is None or data.shape is None or indices is None or indices.ndim != (0 if dropped else 1):
         return None
     size = _size(data, axis)
@@ -104,7 +103,7 @@ def _split_off(node: ir.Node, value: ir.Value, axis: int) -> _Part | None:
 
 
 def _sliced(node: ir.Node, axis: int) -> _Part | None:
-    data, (starts, ends, axes, steps) = node.inputs[0], (_integers(node, at) for at in (1, 2, 3, 4))
+    data, (starts, ends, axes, steps) = node.inputs[0], (integer_operand(node, at) for at in (1, 2, 3, 4))
     size = None if data is None else _size(data, axis)
     if data is None or data.shape is None or size is None or starts is None or ends is None:
         return None
@@ -114,11 +113,6 @@ def _sliced(node: ir.Node, axis: int) -> _Part | None:
         return None
     start, stop, _ = slice(int(starts[0]), int(ends[0])).indices(size)
     return _Part(data, start, stop) if start < stop else None
-
-
-def _integers(node: ir.Node, index: int) -> Array | None:
-    value = optional(node, index)
-    return None if value is None else integer_constant(value)
 
 
 def _size(value: ir.Value, axis: int) -> int | None:

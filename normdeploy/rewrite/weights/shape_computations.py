@@ -24,6 +24,12 @@ def integer_constant(value: ir.Value) -> Array | None:
     return constant64(value) if value.dtype in EXACT and constant_tensor(value) is not None else None
 
 
+def integer_operand(node: ir.Node, index: int) -> Array | None:
+    """Return the integers of an operand; None where it is absent, or no constant of integers."""
+    value = optional(node, index)
+    return None if value is None else integer_constant(value)
+
+
 class KnownShapes:
     """Integers of shape expressions, element by element: a number, which dimension it is, or None where it is neither.
 

@@ -9,23 +9,23 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from normdeploy.graph.exact import FLOATS
+from normdeploy.verification.derivation.side.competing_constants import takes_smallest
 from normdeploy.verification.derivation.side.spelled_operator import Writer
 
 LARGEST = {"ReduceMin": "ReduceMax", "ArgMin": "ArgMax", "TopK": "TopK"}
 """The operator of the largest in each one's place; TopK where it takes the smallest."""
 
 
-def takes_smallest(node: ir.Node) -> bool:
+def _of_floats(node: ir.Node) -> bool:
     """Tell whether an operator takes the smallest of floats: the negative of an integer may be none of its type."""
     read = node.inputs[0] if node.inputs else None
-    smallest = node.op_type != "TopK" or node.attributes.get_int("largest", 1) == 0
-    return smallest and node.op_type in LARGEST and node.domain == "" and read is not None and read.dtype in FLOATS
+    return takes_smallest(node) and node.op_type in LARGEST and read is not None and read.dtype in FLOATS
 
 
 def write_largest(writer: Writer) -> bool:
     """Write an operator of the smallest by that of the largest; tell whether it is one."""
     node, read = writer.node, writer.read(0)
-    if read is None or not takes_smallest(node):
+    if read is None or not _of_floats(node):
         return False
     negative = writer.add("Neg", read)
     negative.shape, negative.type = read.shape, read.type
