@@ -80,7 +80,7 @@ class ImageSource:
             if isinstance(size, int) and wish not in (None, size):
                 raise UsageError(f"size={options.size} and the model takes {spec}; expected its size: leave size out")
             if not isinstance(size, int) and wish is None:
-                raise InputError(f"the model takes {spec}; expected a size (height, width) to resize to: give one")
+                raise InputError(f"the model takes {spec}; expected a size (height, width) to resize to: give one (--image-size HxW)")
             found.append(size if isinstance(size, int) else int(wish or 0))
         self._size = found[0], found[1]
         if any(len(values) not in (1, self._channels) for values in (options.mean, options.std)):
