@@ -47,6 +47,9 @@ _ROUNDS = frozenset({"Floor", "Ceil", "Round", "Sign", "Cast", "CastLike", "Rang
 NO_END = 2**31 - 1
 """Bounds from here on are none."""
 
+_WITHIN = {-1, 0, 1}
+"""Bounds that no size moves: one is at least 1."""
+
 
 def decides(side: Side, value: ir.Value | None) -> bool:
     """Tell whether a number that follows from sizes is one formula of them at all that were tried, and may be another.
@@ -200,7 +203,7 @@ def _slices(side: Side, node: ir.Node) -> bool:
             ends = [int(array.reshape(-1)[index]) for array in bounds]
             sizes = [shape[int(axis)] for shape in shapes]
             off = [end - size if end >= 0 else end + size for end, size in zip(ends, sizes, strict=True)]
-            free = all(abs(end) >= NO_END for end in ends) or set(ends) <= {0, -1} or len(set(off)) == 1
+            free = all(abs(end) >= NO_END for end in ends) or set(ends) <= _WITHIN or len(set(off)) == 1
             if not free and len(set(sizes)) > 1 and not (min(off) < 0 < max(off)):
                 return True
     return False
@@ -214,7 +217,7 @@ def key(side: Side, value: ir.Value | None) -> Hashable:
     if node is None or not decides(side, value) or kind(node) in ("Shape", "Size"):
         told = [(array.shape, array.astype(np.float64).tobytes()) for array in numbers or ()]
         return (decides(side, value), *told) if told else value
-    if kind(node) == "Identity" or _keeps_type(side, node):
+    if kind(node) == "Identity" or _keeps_type(side, node) or _keeps_sizes(side, node):
         return key(side, node.inputs[0])
     said = tuple(sorted((name, str(a.value)) for name, a in node.attributes.items()))
     return kind(node), said, value.index(), tuple(key(side, read) for read in inputs_of(node))
@@ -224,6 +227,17 @@ def _keeps_type(side: Side, node: ir.Node) -> bool:
     """Tell whether an operator is a Cast to the very type that it reads: other tools leave it out."""
     read, made = node.inputs[0] if node.inputs else None, side.type_of(node.outputs[0])
     return kind(node) in ("Cast", "CastLike") and read is not None and made is not None and side.type_of(read) == made
+
+
+def _keeps_sizes(side: Side, node: ir.Node) -> bool:
+    """Tell whether an operator brings what it reads to the sizes that it has, at all sizes: torch expands masks so."""
+    if kind(node) not in ("Expand", "Reshape") or len(node.inputs) < 2 or node.inputs[0] is None:
+        return False
+    read, target = node.inputs
+    assert read is not None
+    shapes = side.shapes(read)
+    told = bool(shapes) and not is_cut(side, read) and not decides(side, target)
+    return told and shapes == side.shapes(node.outputs[0])
 
 
 def alike_beyond(ours: Side, w: ir.Value | None, theirs: Side, v: ir.Value | None) -> bool:
