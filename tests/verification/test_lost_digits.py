@@ -46,6 +46,31 @@ def made(w: np.ndarray, b: np.ndarray, tail: str, d: float = 0.0) -> ModelProto:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
 
 
+def in_halves(scale: float, pruned: int = 0) -> bool:
+    """Tell whether a product in float16 in front of an ArgMax is confirmed by a scale; some of its rows may be 0."""
+    w = (W * (np.arange(6) >= pruned)).astype(np.float16)
+    nodes = [helper.make_node("MatMul", ["x", "W"], ["v"]), *TAILS["places"]]
+    graphs = []
+    for array in (w, (w.astype(np.float64) / scale).astype(np.float16)):
+        x = helper.make_tensor_value_info("x", TensorProto.FLOAT16, ["N", 4])
+        y = helper.make_tensor_value_info("y", TensorProto.INT64, ["N"])
+        graph = helper.make_graph(nodes, "g", [x], [y], [numpy_helper.from_array(array, "W")])
+        graphs.append(
+            ir.from_proto(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10))
+        )
+    hints = (Hint("v", "v", scale=np.array(scale)), Hint("y", "y"))
+    return check_derivation(*graphs, Derivation(hints), [{"x": (2, 4)}, {"x": (3, 4)}]).confirmed
+
+
+def test_float16_loses_digits_at_smaller_scales() -> None:
+    assert in_halves(2.0**4)
+    assert not in_halves(2.0**22)
+
+
+def test_rows_of_zeros_have_no_digits_to_lose() -> None:
+    assert in_halves(2.0**4, pruned=2)
+
+
 def confirmed(tail: str, scale: float, shift: float, *constants: Exact) -> bool:
     """Tell whether a file that is right up to a gauge, each number rounded once, is confirmed by that gauge."""
     stored = (((a.astype(np.float64) - t) / scale).astype(np.float32) for a, t in ((W, 0.0), (B, shift)))
@@ -102,3 +127,72 @@ def test_a_shift_that_is_taken_off_behind_confirms_no_bias_that_it_lost(power: i
         graphs = (ir.from_proto(graph) for graph in (source, file))
         report = check_derivation(*graphs, Derivation(hints), [{"x": (2, 4)}, {"x": (3, 4)}])
         assert report.confirmed == (power == 2), [(row.name, row.reason) for row in report.open]
+
+
+Numbers = dict[str, np.ndarray]
+
+
+def network(numbers: Numbers, tail: str) -> ModelProto:
+    """Return two layers with a map between them, and what is told of their result."""
+    nodes = [
+        helper.make_node("Gemm", ["x", "W", "b"], ["v"]),
+        helper.make_node("Relu", ["v"], ["r"]),
+        helper.make_node("Mul", ["r", "g"], ["m"]),
+        helper.make_node("Add", ["m", "e"], ["a"]),
+        helper.make_node("Gemm", ["a", "V", "c"], ["w"]),
+        helper.make_node("ArgMax", ["w"], ["y"], axis=-1)
+        if tail == "places"
+        else helper.make_node("TopK", ["w", "k"], ["", "y"]),
+    ]
+    stored = [numpy_helper.from_array(array.astype(np.float32), name) for name, array in numbers.items()]
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 4])],
+        [helper.make_tensor_value_info("y", TensorProto.INT64, ["N", 1 if tail == "places" else 2])],
+        [*stored, numpy_helper.from_array(np.array([2]), "k")],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
+
+
+def decided_on(numbers: Numbers, x: np.ndarray) -> np.ndarray:
+    n = {name: array.astype(np.float32).astype(np.float64) for name, array in numbers.items()}
+    return (np.maximum(x @ n["W"] + n["b"], 0) * n["g"] + n["e"]) @ n["V"] + n["c"]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_what_any_gauge_confirms_is_right_to_rounding(seed: int) -> None:
+    """Files made by drawn gauges, rounded once: what they decide on, in float64, tells which may be confirmed."""
+    rng = np.random.default_rng(seed)
+    confirmed = refused = 0
+    for draw in range(40):
+        ours = {name: rng.normal(size=shape) for name, shape in SHAPES.items()}
+        ours = {name: array.astype(np.float32).astype(np.float64) for name, array in ours.items()}
+        reach, far = int(rng.choice([3, 20, 60, 100, 126, 140, 160])), int(rng.choice([1, 4, 10, 20, 50]))
+        s = np.ldexp(1.0, rng.integers(-reach, reach + 1, size=6)) if draw % 3 else np.ones(6)
+        s_w = np.ldexp(1.0, int(rng.integers(-reach, reach + 1))) if draw % 2 else 1.0
+        t_w = np.ldexp(rng.normal(), int(rng.integers(0, far))) if draw % 5 else 0.0
+        t = np.ldexp(rng.normal(size=6), int(rng.integers(0, far))) if draw % 4 else np.zeros(6)
+        theirs = {
+            "W": ours["W"] / s, "b": ours["b"] / s, "g": ours["g"], "e": (ours["e"] - t) / s,
+            "V": ours["V"] * s[:, None] / s_w, "c": (ours["c"] + t @ ours["V"] - t_w) / s_w,
+        }  # fmt: skip
+        with np.errstate(over="ignore"):
+            if not all(np.isfinite(array.astype(np.float32)).all() for array in theirs.values()):
+                continue
+        hints = [Hint(name, name, scale=s, shift=t if name == "a" else np.zeros(())) for name in "vrma"]
+        hints += [Hint("w", "w", scale=np.array(s_w), shift=np.array(t_w)), Hint("y", "y")]
+        tail = ("places", "several")[draw % 2]
+        graphs = (ir.from_proto(network(numbers, tail)) for numbers in (ours, theirs))
+        x = rng.normal(size=(100, 4))
+        want, have = decided_on(ours, x), decided_on(theirs, x) * s_w + t_w
+        if check_derivation(*graphs, Derivation(tuple(hints)), [{"x": (2, 4)}, {"x": (3, 4)}]).confirmed:
+            confirmed += 1
+            assert np.abs(have - want).max() < 2.0**-13 * np.abs(want).max(), (draw, s, s_w, t, t_w)
+        else:
+            refused += 1
+    assert confirmed > 5
+    assert refused > 5
+
+
+SHAPES = {"W": (4, 6), "b": (6,), "g": (6,), "e": (6,), "V": (6, 5), "c": (5,)}

@@ -7,7 +7,7 @@ import onnx_ir as ir
 
 from normdeploy.graph.operators.call import axis_of
 from normdeploy.verification.derivation.gauges import Claim, radius, ranked, stands_for_nothing
-from normdeploy.verification.derivation.related.lost_digits import FORGOTTEN, losses
+from normdeploy.verification.derivation.related.lost_digits import FORGOTTEN, forgets, losses
 from normdeploy.verification.derivation.related.relation import Finding, Proof, Relation, Target
 from normdeploy.verification.derivation.related.stored_rounding import Wrong, compare, worst
 from normdeploy.verification.derivation.side.affine_laws import Affine, back
@@ -42,9 +42,10 @@ def confirm_affine(relation: Relation, value: ir.Value, target: Target) -> Findi
                 continue
             own = np.abs(claim.scale) + claim.summed
             dtype = relation.file.type_of(value)
-            lost = losses(step.scale, ir.DataType.FLOAT, scale, target, step.off_shift, own, dtype)
-            if claim.tells_less or isinstance(lost, str):
-                reason = f"{kind(step.nodes[0])}: {FORGOTTEN if claim.tells_less else lost}"
+            lost = losses(step.scale, claim.scale, ir.DataType.FLOAT, scale, target, step.off_shift, own, dtype)
+            forgotten = claim.tells_less or forgets([claim], target.scale, target.shift)
+            if forgotten or isinstance(lost, str):
+                reason = f"{kind(step.nodes[0])}: {FORGOTTEN if forgotten else lost}"
                 continue
             known = Claim(value, target.scale, target.shift, claim.assumed, lost=lost)
             return Proof("affine map: a' = a s_x / s_y", ((target.value, known),), step.nodes)
@@ -107,7 +108,7 @@ def confirm_norm(relation: Relation, node: ir.Node, origin: ir.Node, behind: Aff
         return worst(off) or ""
     dtype = relation.file.type_of(node.outputs[0])
     own = np.abs(want * target.scale) + np.abs(a * beta) + np.abs(c)
-    lost = losses(gamma_f, dtype, a / target.scale, target, radius(beta_f, dtype), own, dtype)
+    lost = losses(gamma_f, a * gamma, dtype, a / target.scale, target, radius(beta_f, dtype), own, dtype)
     if isinstance(lost, str):
         return f"{kind(node)}: {lost}"
     known = Claim(node.outputs[0], target.scale, target.shift, claim.assumed, lost=lost)

@@ -30,12 +30,15 @@ FORGOTTEN = "it takes no notice of a scale or a shift by which the file lost its
 TOO_SMALL = "its numbers are scaled to less than what their type holds"
 TOO_LARGE = "its numbers lose their digits beside a shift that is taken off behind it"
 
-_SMALL = 2.0**-32
-"""Factors above this make no number of a trained network less than the smallest normal one."""
+_SMALL = {ir.DataType.FLOAT16: 1.0}
+"""Factors of this size and above make no number of a trained network less than the smallest normal one of a type."""
+
+_OF_OTHERS = 2.0**-32
 
 
 def losses(
     stored: Array,
+    source: Array,
     held_in: ir.DataType | None,
     factor: Floats,
     gauge: ScaledValue,
@@ -46,7 +49,8 @@ def losses(
     """Return the size of a gauge's shift where numbers beside it lose what they are to tell, 0 elsewhere.
 
     Args:
-        stored: weights in rows, or scales. held_in: their type. factor: by which they are those of the source.
+        stored: weights in rows, or scales. source: the source's. held_in: the type of what is stored. factor: by which
+            it is the source's.
         gauge: of the result, brought to the shape of rows. off: how far rounding may have moved what is stored of the
             shift, in the file's unit. size: of the terms that the source adds up there, in its own unit, without the
             gauge's shift. dtype: of the result.
@@ -54,7 +58,7 @@ def losses(
     Returns:
         It, or in a clause why nothing behind makes up for what is lost.
     """
-    if _loses_scale(stored, held_in, factor, gauge.scale):
+    if _loses_scale(stored, source, held_in, factor, gauge.scale):
         return TOO_SMALL
     lost = _lost_beside(gauge.shift, off, gauge.scale, size, dtype)
     return TOO_LARGE if ((lost > 0) & (gauge.shift == 0)).any() else lost
@@ -79,20 +83,29 @@ def _lost_beside(shift: Floats, off: Floats, scale: Floats, size: Floats, dtype:
     return np.where(moved > ROOM * unit * size, np.maximum(np.abs(shift), moved / unit), 0.0)
 
 
-def _loses_scale(stored: Array, dtype: ir.DataType | None, factor: Floats, scale: Floats) -> bool:
+def _loses_scale(stored: Array, source: Array, dtype: ir.DataType | None, factor: Floats, scale: Floats) -> bool:
     """Tell whether numbers are scaled to below what their type holds.
 
     Args:
-        stored: rows, or numbers. dtype: of them. factor: by which they are those of the source, broadcast against
-            them. scale: of the gauge, one for each row, or as they are.
+        stored: rows, or numbers. source: the source's. dtype: of what is stored. factor: by which it is the source's,
+            broadcast against it. scale: of the gauge, one for each row, or as they are.
     """
     asked = (np.abs(scale) > 1) & ~stands_for_nothing(scale)
-    if dtype is None or not (np.abs(factor) < _SMALL).any() or not asked.any():
+    if dtype is None or not (np.abs(factor) < _SMALL.get(dtype, _OF_OTHERS)).any() or not asked.any():
         return False
-    rows = np.abs(np.asarray(stored, np.float64))
-    rows = rows.reshape(len(rows), -1).max(1, initial=0.0) if scale.ndim == 1 else rows
-    lost = rows * ROOM * unit_roundoff(dtype) < radius(np.zeros(()), dtype)
-    return bool((lost & asked).any())
+    numbers = np.abs(np.asarray(source, np.float64))
+    in_rows = scale.ndim == 1 and numbers.ndim > 1
+    rest = (1,) * (numbers.ndim - factor.ndim) if in_rows else ()
+    largest = numbers.reshape(len(numbers), -1).max(1, initial=0.0) if in_rows else numbers
+    half = radius(np.zeros(()), dtype)
+    with np.errstate(divide="ignore"):
+        moved = half / np.abs(factor.reshape(*factor.shape, *rest))  # in the source's unit
+    small = (np.abs(np.asarray(stored, np.float64)) < half / unit_roundoff(dtype)) & (numbers > 0)
+    allowed, counts = ROOM * unit_roundoff(dtype) * largest, asked
+    if in_rows:
+        by_row = (-1, *(1,) * (numbers.ndim - 1))
+        allowed, counts = allowed.reshape(by_row), counts.reshape(by_row)
+    return bool((small & counts & (moved > allowed)).any())
 
 
 def forgets(claims: Iterable[Claim | None], scale: Floats, shift: Floats) -> bool:
