@@ -9,7 +9,6 @@ in an AttributeError at the first test.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -124,13 +123,6 @@ def _nothing_drawn(state: Any) -> None:
 _EMPTY = torch.tensor(())
 
 
-def _not_heard(handler: logging.Handler) -> None:
-    """Leave torch's log of its own traces to nobody, as in a program of a user's.
-
-    pytest listens to each logger that hands nothing on; torch writes out every graph and every stack for a listener.
-    """
-
-
 @contextmanager
 def made_once(after_reading: Callable[[], None]) -> Iterator[Callable[[], None]]:
     """Let traces in the block share what they look up; yields what forgets the exporter's own table.
@@ -159,7 +151,6 @@ def made_once(after_reading: Callable[[], None]) -> Iterator[Callable[[], None]]
     )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(trace_log, "handlers", [])
-        patch.setattr(trace_log, "addHandler", _not_heard)
         patch.setattr(utils, "_materialize_cpp_cia_ops", look_up)
         patch.setattr(utils, "_check_valid_to_preserve", _preservable(utils._check_valid_to_preserve))
         own = _decomposition(utils._get_decomp_for_cia)

@@ -183,7 +183,7 @@ def read_sizes(texts: list[str] | None) -> dict[str, int]:
     sizes: dict[str, int] = {}
     for text in texts or []:
         word, equals, size = text.partition("=")
-        if not equals or not size.isdigit() or int(size) < 1:
+        if not equals or not size.isdecimal() or int(size) < 1:
             raise UsageError(f"--size is {text!r}; expected WORD=N, as --size height=224")
         sizes[word] = int(size)
     return sizes
@@ -242,7 +242,7 @@ def _floats(option: str, text: str) -> tuple[float, ...]:
 
 def _height_and_width(text: str) -> tuple[int, int]:
     height, cross, width = text.partition("x")
-    if not cross or not height.isdigit() or not width.isdigit():
+    if not cross or not height.isdecimal() or not width.isdecimal():
         raise UsageError(f"--image-size is {text!r}; expected HEIGHTxWIDTH, as 224x224")
     return int(height), int(width)
 

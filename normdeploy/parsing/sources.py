@@ -18,7 +18,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from normdeploy.errors import SourceError
+from normdeploy.errors import NormdeployError, SourceError
 from normdeploy.files import lies_at
 
 GRAMMAR = "path/to/file.py:Name or package.module:Name"
@@ -112,28 +112,47 @@ def build(source: str, arguments: Mapping[str, Any] | None = None, *, folder: Pa
     """
     import torch
 
-    target: Callable[..., Any] = load_source(source, folder=folder)
+    target = load_source(source, folder=folder)
     if isinstance(target, torch.nn.Module):
         return target
     if not callable(target):
         raise SourceError(f"{source} is a {type(target).__name__}; expected a class or a function returning a module")
-    given = dict(arguments or {})
-    _check_arguments(target, given, source)
-    try:
-        model = target(**given)
-    except MemoryError:
-        raise  # no argument would help
-    except (Exception, SystemExit) as error:  # the user's constructor may raise anything
-        called = f"{source}({', '.join(f'{key}={value!r}' for key, value in given.items())})"
-        raise SourceError(
-            f"{called} raised {type(error).__name__}: {error}; expected a model: pass its arguments as --arg KEY=VALUE"
-        ) from error
+    model = call_source(target, arguments, source, expected="a model", place="as --arg KEY=VALUE")
     if not isinstance(model, torch.nn.Module):
         raise SourceError(f"{source} gave a {type(model).__name__}; expected a torch.nn.Module")
     return model
 
 
-def _check_arguments(target: Callable[..., Any], arguments: Mapping[str, Any], source: str) -> None:
+def call_source(
+    target: Callable[..., Any], arguments: Mapping[str, Any] | None, source: str, *, expected: str, place: str
+) -> Any:
+    """Call what a SOURCE names, and say what it raises by its name.
+
+    Args:
+        target, source: what is called, and what the user calls it.
+        arguments: its keyword arguments.
+        expected: what it returns.
+        place: where its arguments are given.
+
+    Raises:
+        SourceError: it does not take the arguments, or raised something.
+        NormdeployError: it raised one of ours, which says itself what to do.
+        MemoryError: the memory is too small; no argument would help.
+    """
+    given = dict(arguments or {})
+    _check_arguments(target, given, source, place)
+    try:
+        return target(**given)
+    except (MemoryError, NormdeployError):
+        raise
+    except (Exception, SystemExit) as error:  # the user's code may raise anything
+        called = f"{source}({', '.join(f'{key}={value!r}' for key, value in given.items())})"
+        raise SourceError(
+            f"{called} raised {type(error).__name__}: {error}; expected {expected}: pass its arguments {place}"
+        ) from error
+
+
+def _check_arguments(target: Callable[..., Any], arguments: Mapping[str, Any], source: str, place: str) -> None:
     try:
         signature = inspect.signature(target)
     except (TypeError, ValueError):  # some callables in C have none
@@ -142,8 +161,7 @@ def _check_arguments(target: Callable[..., Any], arguments: Mapping[str, Any], s
         signature.bind(**arguments)
     except TypeError as error:
         raise SourceError(
-            f"{source}{signature} does not take {dict(arguments)}: {error}; expected its parameters: "
-            "give them with --arg KEY=VALUE"
+            f"{source}{signature} does not take {dict(arguments)}: {error}; expected its parameters: give them {place}"
         ) from error
 
 

@@ -43,7 +43,12 @@ class RemoveIdentities(ir.passes.InPlacePass):
             chosen = _chosen(node)
             of_one = node.op_type in _OF_MANY and len(node.inputs) == 1
             same = node.op_type == "Identity" or _is_inactive(node) or _takes_all(node) or _keeps_sizes(node, shapes)
-            if chosen or of_one or same:
+            whole = _only_part_of(node, shapes)
+            if whole is not None:
+                sequence = node.inputs[0]
+                modified |= hand_on(node, whole)
+                take_out_unread([sequence])
+            elif chosen or of_one or same:
                 others = [value for index, value in enumerate(node.inputs) if index != chosen]
                 modified |= hand_on(node, node.inputs[chosen])
                 take_out_unread(others)
@@ -107,6 +112,21 @@ def _takes_all(node: ir.Node) -> bool:
 def _reaches(data: ir.Value, axis: int, end: int) -> bool:
     size = data.shape[axis] if data.shape is not None and -len(data.shape) <= axis < len(data.shape) else None
     return isinstance(size, int) and end >= size
+
+
+def _only_part_of(node: ir.Node, shapes: KnownShapes) -> ir.Value | None:
+    """Return what was split into parts as large as itself, where a SequenceAt reads the only one; None otherwise."""
+    sequence = node.inputs[0] if node.op_type == "SequenceAt" else None
+    split = None if sequence is None else sequence.producer()
+    if split is None or not is_standard(split, "SplitToSequence") or len(node.inputs) < 2:
+        return None
+    data, sizes, position = split.inputs[0], optional(split, 1), integer_operand(node, 1)
+    elements = None if sizes is None else shapes.elements(sizes)
+    if data is None or data.shape is None or elements is None or position is None:
+        return None
+    axis = split.attributes.get_int("axis", 0)
+    only = len(elements) == 1 and elements[0] == size_of(data, axis) and position.reshape(-1)[0] in (0, -1)
+    return data if only else None
 
 
 def _keeps_sizes(node: ir.Node, shapes: KnownShapes) -> bool:

@@ -30,10 +30,17 @@ def make_samples(
         seed: of the numbers.
 
     Raises:
-        UsageError: a dynamic dimension other than the batch has no size, a batch below 1, or a negative seed.
+        UsageError: a dynamic dimension other than the batch has no size, ``sizes`` names one that the model has not, a
+            batch below 1, or a negative seed.
     """
     require_count("batch", batch)
     require_count("seed", seed, least=0)
+    words = dict.fromkeys(size for spec in specs for size in spec.shape if isinstance(size, str))
+    if unknown := next((word for word in sizes or {} if word not in words), None):
+        raise UsageError(
+            f"a size is given for {unknown!r}; expected one of the model's dynamic dimensions: "
+            f"{', '.join(words) or 'it has none'}"
+        )
 
     def size_of(spec: TensorSpec, axis: int) -> int:
         word = spec.shape[axis]
@@ -41,9 +48,10 @@ def make_samples(
             return sizes[str(word)]
         if axis == 0:
             return batch
+        by_word = "" if word is None else f"sizes={{{word!r}: N}} (--size {word}=N) or "
         raise UsageError(
-            f"input {spec} has no size for dimension {word or axis!r}; "
-            f"expected sizes={{{str(word)!r}: N}} or example inputs: give one"
+            f"input {spec} has no size for dimension {word or axis!r}; expected {by_word}example inputs: give "
+            f"{'one' if by_word else 'them'}"
         )
 
     return make_inputs(specs, size_of, seed=seed)

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 from normdeploy.errors import OutputExistsError, RecipeError, SourceError
 from normdeploy.files import require_writable
 from normdeploy.nn.weight_files import read_metadata, require_writable_suffix
 from normdeploy.parsing.recipe import DataSection, Recipe
-from normdeploy.parsing.sources import build, load_source
+from normdeploy.parsing.sources import build, call_source, load_source
 from normdeploy.train import provenance
 from normdeploy.train.data import Splits
 from normdeploy.train.data_files import FileData, read_files
@@ -22,7 +19,7 @@ def recipe_data(recipe: Recipe) -> Splits:
     Raises:
         RecipeError: the recipe has no ``[data]`` table, or a size that is none.
         InputError: the files are missing, damaged or do not fit together.
-        SourceError: the function cannot be loaded or does not return a :class:`Splits`.
+        SourceError: the function cannot be loaded or called, or does not return a :class:`Splits`.
     """
     table = recipe.data
     if table is None:
@@ -31,12 +28,13 @@ def recipe_data(recipe: Recipe) -> Splits:
         )
     if table.files is not None:
         return read_files(file_data(recipe, table, table.files))
-    function: Callable[..., Any] = load_source(str(table.source), folder=recipe.folder)
-    splits = function(**table.arguments)
+    function, expected = load_source(str(table.source), folder=recipe.folder), "normdeploy.train.Splits"
+    if not callable(function):
+        raise SourceError(f"{table.source} is a {type(function).__name__}; expected a function returning {expected}")
+    place = f"under [data] in {recipe.path} (arguments = {{...}})"
+    splits = call_source(function, table.arguments, str(table.source), expected=expected, place=place)
     if not isinstance(splits, Splits):
-        raise SourceError(
-            f"{table.source} returned a {type(splits).__name__}; expected normdeploy.train.Splits: return one"
-        )
+        raise SourceError(f"{table.source} returned a {type(splits).__name__}; expected {expected}: return one")
     return splits
 
 

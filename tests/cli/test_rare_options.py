@@ -116,6 +116,11 @@ def test_one_array_of_an_archive_is_an_input_and_npy_holds_one_output(run: Run, 
     [
         (("run", "g.onnx", "--size", "n"), "--size is 'n'; expected WORD=N"),
         (("run", "g.onnx", "--size", "n=0"), "--size is 'n=0'; expected WORD=N"),
+        (("run", "g.onnx", "--size", "n=²"), "--size is 'n=²'; expected WORD=N"),
+        (
+            ("run", "g.onnx", "--size", "m=3"),
+            "a size is given for 'm'; expected one of the model's dynamic dimensions: n",
+        ),
         (("bench", "g.onnx", "--batch", "1,a"), "--batch is '1,a'; expected positive integers joined by commas"),
         (("package", "g.onnx", "--triton", "r", "--gpus", "-1"), "--gpus is '-1'; expected integers from 0 on"),
         (("predict", "g.onnx", "x.npy", "-o", "o.npz", "--image-mean", "a"), "--image-mean is 'a'; expected numbers"),

@@ -369,6 +369,21 @@ def test_nothing_is_printed_and_streams_are_untouched(capfd, torchlib_read_anew)
     assert (sys.stdout, sys.stderr) == streams
 
 
+def test_a_handler_on_every_logger_gets_no_empty_lines():
+    """As pytest hangs one up: each trace was hundreds of empty lines below a test that failed."""
+    records: list[logging.LogRecord] = []
+    logger, handler = logging.getLogger("torch.__trace"), logging.Handler()
+    handler.emit = records.append  # type: ignore[method-assign] # what a handler is asked for
+    logger.addHandler(handler)
+    try:
+        trace(nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4)).eval(), torch.randn(2, 3))
+        assert handler in logger.handlers
+        logger.debug("heard")
+    finally:
+        logger.removeHandler(handler)
+    assert [record.getMessage() for record in records] == ["heard"]
+
+
 def test_what_is_put_at_indices_is_traced_without_a_word(heard):
     class Unpooled(nn.Module):
         def forward(self, x, places):

@@ -153,6 +153,33 @@ def test_what_keeps_each_size_leaves(body, constants, left):
     assert kinds(rewritten(body, constants=constants)) == left
 
 
+ROWS = "b = Shape <start = 0, end = 1> (x) n = Squeeze (b) "
+
+
+@pytest.mark.parametrize(
+    ("split", "size", "at", "left"),
+    [
+        (" <axis = 0>", "n", "0", ["Relu"]),
+        (" <axis = -2, keepdims = 0>", "n", "-1", ["Relu"]),  # keepdims is not read where sizes are given
+        ("", "b", "0", ["Relu"]),
+        (" <axis = 1>", "n", "0", ["SplitToSequence", "SequenceAt", "Relu"]),  # another axis' size
+        ("", "k", "0", ["SplitToSequence", "SequenceAt", "Relu"]),  # three rows, as many as are fed here
+    ],
+)
+def test_the_only_part_of_a_sequence_is_what_was_split(split, size, at, left):
+    body = ROWS + f"q = SplitToSequence{split} (x, {size}) a = SequenceAt (q, i) y = Relu (a)"
+    found = kinds(rewritten(body, constants=f"<int64 i = {{{at}}}, int64 k = {{3}}>", columns="m"))
+    assert [kind for kind in found if kind not in ("Shape", "Squeeze")] == left
+
+
+def test_parts_of_half_of_the_rows_stay():
+    body = ROWS + "h = Div (n, k) q = SplitToSequence (x, h) a = SequenceAt (q, i) y = Relu (a)"
+    text = HEAD.format(opset=18, columns="4", more="", constants="<int64 i = {0}, int64 k = {2}>", body=body)
+    result = rewrite(ir.from_onnx_text(text)).model
+    feeds = {"x": np.arange(16.0).reshape(4, 4)}
+    np.testing.assert_array_equal(Evaluator(result).run(feeds)["y"].numpy(), feeds["x"][:2])
+
+
 def test_a_target_that_other_operators_read_stays():
     body = "s = Shape (x) d = Reshape (x, s) y = Relu (d) z = Add (s, s)"
     assert kinds(rewritten(body, more=", int64[2] z")) == ["Shape", "Relu", "Add"]

@@ -5,9 +5,12 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import onnx_ir as ir
+import onnxruntime
 import pytest
+import torch
 from node_kinds import kinds
 from onnx import parser
+from torch import nn
 
 import normdeploy as nd
 from normdeploy.graph import Evaluator
@@ -162,3 +165,29 @@ def test_an_element_that_is_given_out_keeps_its_name_and_maps_pass_a_list(tmp_pa
     written = onnx.load(tmp_path / "out.onnx")
     assert not [node for node in written.graph.node if "Sequence" in node.op_type]
     assert [value.name for value in written.graph.output] == ["y", "z"]
+
+
+class _GhostNorm(nn.Module):
+    """BatchNorm over virtual batches, as TabNet has it: the rows of one where a batch holds no more."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(channels)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.cat([self.norm(part) for part in x.chunk(-(-x.shape[0] // 128))])
+
+
+def test_a_ghost_norm_of_one_virtual_batch_folds(tmp_path):
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(6, 8), _GhostNorm(8), nn.ReLU(), nn.Linear(8, 8), _GhostNorm(8), nn.GLU())
+    for _ in range(3):
+        net(torch.randn(64, 6) + 1)
+    result = nd.export(net.eval(), (torch.randn(4, 6),), tmp_path / "net.onnx")
+    assert result.verdict.status == "pass", result.verdict
+    left = [node.op_type for node in onnx.load(tmp_path / "net.onnx").graph.node]
+    assert left == ["Gemm", "Relu", "Gemm", "Split", "Sigmoid", "Mul"]
+    session = onnxruntime.InferenceSession(tmp_path / "net.onnx", providers=["CPUExecutionProvider"])
+    x = torch.randn(11, 6)
+    with torch.no_grad():
+        np.testing.assert_allclose(session.run(None, {"input": x.numpy()})[0], net(x).numpy(), rtol=1e-5, atol=1e-6)

@@ -192,6 +192,20 @@ def test_samples_fit_what_is_asked():
         make_samples([TensorSpec("s", "object", ("n",))], 2)
 
 
+@pytest.mark.parametrize(
+    ("shape", "sizes", "told"),
+    [
+        (("n", "h"), {}, r"no size for dimension 'h'; expected sizes=\{'h': N\} \(--size h=N\) or example inputs"),
+        (("n", None), {}, "no size for dimension 1; expected example inputs: give them"),
+        (("n", "h"), {"h": 2, "w": 3}, "a size is given for 'w'; expected one of the model's dynamic dimensions: n, h"),
+        ((2, 3), {"h": 2}, "expected one of the model's dynamic dimensions: it has none"),
+    ],
+)
+def test_sizes_that_are_missing_or_of_no_dimension_are_told(shape, sizes, told):
+    with pytest.raises(UsageError, match=told):
+        make_samples([TensorSpec("x", "float32", shape)], 2, sizes=sizes)
+
+
 SOURCE = """
 import torch
 

@@ -21,7 +21,7 @@ from torch import nn
 
 from normdeploy.building import quantize_step
 from normdeploy.building.recipe_build import build
-from normdeploy.errors import InputError, RecipeError
+from normdeploy.errors import InputError, RecipeError, SourceError
 from normdeploy.ort.byte_products import EXACT_PRODUCTS
 from normdeploy.parsing.recipe import load_recipe, parse_recipe
 from normdeploy.train import FileData, FileSplit, Split, batches, from_recipe, read_files
@@ -311,6 +311,36 @@ def test_a_recipe_has_one_kind_of_data(tmp_path: Path) -> None:
     one = parse_recipe({**base, "data": {"files": "x", "size": "64"}}, tmp_path / "net.toml")
     with pytest.raises(RecipeError, match=r"'64'.*HxW"):
         recipe_data(one)
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "told"),
+    [
+        (
+            "missing",
+            {},
+            r"raised FileNotFoundError: .*nowhere.csv.*expected normdeploy.train.Splits: pass its arguments",
+        ),
+        ("missing", {"wher": 1}, r"does not take \{'wher': 1\}.*give them under \[data\] in "),
+        ("ours", {}, r"^rows are missing; expected some: add them$"),
+        ("listed", {}, r"data.py:listed returned a list; expected normdeploy.train.Splits"),
+        ("SIZE", {}, r"data.py:SIZE is a int; expected a function"),
+        ("left", {}, r"raised SystemExit: 3"),
+    ],
+)
+def test_a_function_of_data_that_fails_is_told_by_its_name(tmp_path: Path, name, arguments, told) -> None:
+    (tmp_path / "data.py").write_text("""
+from normdeploy.errors import InputError
+SIZE = 3
+def missing(where="nowhere.csv"): return open(where)
+def ours(): raise InputError("rows are missing; expected some: add them")
+def listed(): return []
+def left(): raise SystemExit(3)
+""")
+    table = {"source": f"data.py:{name}", "arguments": arguments}
+    recipe = parse_recipe({"model": {"source": "net.py:N", "weights": "n.pt"}, "data": table}, tmp_path / "net.toml")
+    with pytest.raises((SourceError, InputError), match=told):
+        recipe_data(recipe)
 
 
 def test_splits_of_tensors_are_as_they_were() -> None:

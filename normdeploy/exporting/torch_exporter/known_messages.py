@@ -69,11 +69,29 @@ def _log_lines_dropped(name: str, beginnings: tuple[str, ...]) -> Iterator[None]
 
 
 @contextmanager
+def _structured_events_left_to_torch() -> Iterator[None]:
+    """Keep what torch logs for TORCH_TRACE, as empty lines with a payload, from handlers that others hung up there.
+
+    pytest's hang on every logger that does not propagate: hundreds of empty lines stood below a test that failed.
+    """
+    logger = logging.getLogger("torch.__trace")
+    others = [handler for handler in logger.handlers if not type(handler).__module__.startswith("torch.")]
+    for handler in others:
+        logger.removeHandler(handler)
+    try:
+        yield
+    finally:
+        for handler in others:
+            logger.addHandler(handler)
+
+
+@contextmanager
 def known_messages_silenced() -> Iterator[None]:
     """Silence the exporter's own known messages within the block."""
     with ExitStack() as stack:
         for name, beginnings in _LOG_LINES.items():
             stack.enter_context(_log_lines_dropped(name, beginnings))
+        stack.enter_context(_structured_events_left_to_torch())
         stack.enter_context(warnings.catch_warnings())
         for message in _WARNINGS:
             warnings.filterwarnings("ignore", message=message)

@@ -42,7 +42,8 @@ class CsvSource:
     all names that were asked for are among them; otherwise columns are called "0", "1", ...
 
     Raises:
-        InputError: a file is empty or no text, or its columns do not fit the inputs.
+        InputError: a file is empty or no text, or its columns do not fit the inputs; ``header`` is None and the first
+            record numbers the columns, which may be names or a row.
     """
 
     total: int | None = None
@@ -61,8 +62,7 @@ class CsvSource:
         for path in self._files:
             first, end = _first_record(path)
             if not self._starts:
-                numbers = any(_NUMBER.fullmatch(cell) for cell in first)
-                named = not numbers or (bool(asked) and asked <= set(first)) if header is None else header
+                named = _names_columns(path, first, asked) if header is None else header
             found = [cell.strip() for cell in first] if named else [str(at) for at in range(len(first))]
             self._names = self._names if self._starts else found
             if found != self._names:
@@ -187,6 +187,20 @@ def _value(cell: bytes, kind: pa.DataType, dtype: str) -> tuple[Any, str]:
         return (value, "") if meant else (None, expectation("float64"))
     held = np.iinfo(str(kind))  # not to_pandas_dtype: older pyarrow imports pandas for it
     return (value, "") if held.min <= value <= held.max else (None, expectation(dtype))
+
+
+def _names_columns(path: Path, first: list[str], asked: set[str]) -> bool:
+    """Tell whether the first record names the columns: it holds no number, or all names that were asked for."""
+    cells = [cell.strip() for cell in first]
+    if asked and asked <= set(cells):
+        return True
+    if cells == [str(at) for at in range(len(cells))]:
+        raise InputError(
+            f"{path} begins with {', '.join(cells[:4])}{', ...' if len(cells) > 4 else ''}: names, as pandas gives "
+            "columns that have none, or the first row; expected to be told which: header=True or False "
+            "(--header or --no-header)"
+        )
+    return not any(_NUMBER.fullmatch(cell) for cell in first)
 
 
 def _first_record(path: Path) -> tuple[list[str], int]:

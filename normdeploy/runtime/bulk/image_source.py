@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from math import inf, isfinite
 from pathlib import Path
 from typing import get_args
 
@@ -42,8 +43,10 @@ class ImageOptions:
     interpolation: Filter = "bilinear"
 
     def __post_init__(self) -> None:
-        if not self.std or min(self.std) <= 0:
+        if not self.std or not all(0 < value < inf for value in self.std):
             raise UsageError(f"std={self.std}; expected positive values")
+        if not self.mean or not all(map(isfinite, self.mean)):
+            raise UsageError(f"mean={self.mean}; expected finite values")
         if self.size is not None and min(self.size) < 1:
             raise UsageError(f"size={self.size}; expected a height and a width of at least 1")
         for name, allowed in (("resize", get_args(Resize)), ("interpolation", get_args(Filter))):
@@ -80,7 +83,9 @@ class ImageSource:
             if isinstance(size, int) and wish not in (None, size):
                 raise UsageError(f"size={options.size} and the model takes {spec}; expected its size: leave size out")
             if not isinstance(size, int) and wish is None:
-                raise InputError(f"the model takes {spec}; expected a size (height, width) to resize to: give one")
+                raise InputError(
+                    f"the model takes {spec}; expected a size (height, width) to resize to: give one (--image-size HxW)"
+                )
             found.append(size if isinstance(size, int) else int(wish or 0))
         self._size = found[0], found[1]
         if any(len(values) not in (1, self._channels) for values in (options.mean, options.std)):

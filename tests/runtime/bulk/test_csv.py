@@ -155,6 +155,18 @@ def test_the_header_can_be_told(linear, tmp_path):
     assert (named.rows, named.bad) == (1, 0)
 
 
+@pytest.mark.parametrize("first", ["0,1,2", " 0, 1, 2", '"0","1","2"'])
+def test_columns_that_are_numbered_are_asked_about(linear, tmp_path, first):
+    """pandas writes 0, 1, 2 over columns without names; a first row may read the same."""
+    (tmp_path / "d.csv").write_text(f"{first}\n4,5,6\n")
+    with pytest.raises(InputError, match=r"begins with 0, 1, 2: names.*--header or --no-header"):
+        predict(linear[0], tmp_path / "d.csv", tmp_path / "o.npz")
+    for header, rows in ((True, 1), (False, 2)):
+        assert predict(linear[0], tmp_path / "d.csv", tmp_path / f"{header}.npz", header=header).rows == rows
+    named = predict(linear[0], tmp_path / "d.csv", tmp_path / "p.npz", columns=["0", "1", "2"])
+    assert named.rows == 1
+
+
 @pytest.mark.parametrize("ending", ["\n", "\r\n", "\r"])
 @pytest.mark.parametrize("last", [True, False])
 def test_line_ends_of_all_systems(linear, tmp_path, ending, last):

@@ -54,8 +54,12 @@ def test_images_are_resized_and_open_sizes_must_be_given(write_model, tmp_path):
         predict(fixed, tmp_path / "p", tmp_path / "q.npy", images=ImageOptions(size=(3, 3)))
     with pytest.raises(UsageError, match="resize='zoom'"):
         ImageOptions(resize="zoom")
-    with pytest.raises(UsageError, match="std="):
-        ImageOptions(std=(0.0,))
+    for std in ((0.0,), (1.0, float("nan"), 1.0), (float("inf"),), ()):
+        with pytest.raises(UsageError, match="std="):
+            ImageOptions(std=std)
+    for mean in ((float("nan"),), (0.5, float("inf"), 0.5), ()):
+        with pytest.raises(UsageError, match="mean="):
+            ImageOptions(mean=mean)
     with pytest.raises(UsageError, match="mean has 3"):
         predict(model, tmp_path / "p", tmp_path / "q.npy", images=ImageOptions(mean=(0, 0, 0), size=(2, 3)))
 
