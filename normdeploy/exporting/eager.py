@@ -27,7 +27,7 @@ def eager_module(model: Any) -> nn.Module:
     """Return a model without ``torch.compile``'s, DataParallel's or DistributedDataParallel's wrapper.
 
     Raises:
-        ModelError: it is no eager ``torch.nn.Module``.
+        ModelError: it is no eager ``torch.nn.Module``, or holds a part that is none.
     """
     if not isinstance(model, nn.Module) or isinstance(model, torch.jit.ScriptModule):
         remedy = next((text for kind, text in _REMEDIES if isinstance(model, kind)), "wrap what computes in a module")
@@ -36,7 +36,14 @@ def eager_module(model: Any) -> nn.Module:
     if isinstance(inner, (nn.parallel.DistributedDataParallel, nn.DataParallel)):
         inner = inner.module
     inner = getattr(inner, "_orig_mod", inner)  # compiled before it was distributed
-    return inner if isinstance(inner, nn.Module) else model
+    found = inner if isinstance(inner, nn.Module) else model
+    for name, part in found.named_modules():
+        if isinstance(part, torch.jit.ScriptModule):  # which runs in another interpreter, where nothing follows it
+            raise ModelError(
+                f"{name!r} is of class {type(part).__name__}; expected an eager torch.nn.Module in its place: put what "
+                "it was scripted or traced from there"
+            )
+    return found
 
 
 def require_numbers(model: nn.Module) -> None:

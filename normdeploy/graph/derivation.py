@@ -106,10 +106,9 @@ class Derivation:
 
         Constants are left out before hints, the largest first; ``left_out`` in it counts them.
         """
-        hints = [_dumped(_packed(hint)) for hint in self.hints]
+        hints = [_written(hint) for hint in self.hints]
         constants = [
-            _dumped({"value": c.value, "key": c.key, "which": c.which, "number": _pack(c.compute())})
-            for c in self.constants
+            _row({"value": c.value, "key": c.key, "which": c.which}, {"number": c.compute()}) for c in self.constants
         ]
         excess = _FRAME + sum(len(row) + 2 for row in (*hints, *constants)) - MOST_BYTES
         left_out = self.left_out
@@ -131,16 +130,16 @@ _FRAME = 100
 """Characters around the rows, at most."""
 
 
-def _dumped(row: Mapping[str, Any]) -> str:
-    return _WRITER.encode(row)
+def _written(hint: Hint) -> str:
+    gauges = {"scale": (hint.scale, 1), "shift": (hint.shift, 0)}
+    told = {name: array for name, (array, usual) in gauges.items() if array.size != 1 or array.reshape(()) != usual}
+    return _row({"value": hint.value, "source": hint.source, "key": hint.key}, told)
 
 
-def _packed(hint: Hint) -> dict[str, Any]:
-    row: dict[str, Any] = {"value": hint.value, "source": hint.source, "key": hint.key}
-    for name, array, usual in (("scale", hint.scale, 1), ("shift", hint.shift, 0)):
-        if array.size != 1 or array.reshape(()) != usual:
-            row[name] = _pack(array)
-    return row
+def _row(words: Mapping[str, str], arrays: Mapping[str, Floats]) -> str:
+    """Return a row as JSON: words, and arrays behind them."""
+    numbers = "".join(f',"{name}":{_packed(array)}' for name, array in arrays.items())
+    return f"{_WRITER.encode(words)[:-1]}{numbers}}}"
 
 
 def _grouped(hints: Iterable[Hint], by: Callable[[Hint], str]) -> Mapping[str, list[Hint]]:
@@ -224,10 +223,12 @@ def _hints(rows: Iterable[Any]) -> Iterable[Hint]:
         yield Hint(row["value"], row["source"], row["key"], scale, shift)
 
 
-def _pack(array: Floats) -> Any:
+def _packed(array: Floats) -> str:
+    """Return an array as JSON. Letters of base64 need no escape; to look for some takes longer than all else."""
     if array.size == 1:
-        return {"shape": list(array.shape), "number": float(array.reshape(())).hex()}
-    return {"shape": list(array.shape), "float64": base64.b64encode(array.astype("<f8").tobytes()).decode()}
+        return _WRITER.encode({"shape": list(array.shape), "number": float(array.reshape(())).hex()})
+    numbers = base64.b64encode(array.astype("<f8").tobytes()).decode()
+    return f'{{"shape":{_WRITER.encode(list(array.shape))},"float64":"{numbers}"}}'
 
 
 def _unpack(packed: Any) -> Floats:

@@ -25,9 +25,9 @@ from normdeploy.onnxfile.stored import STANDARD, element_bits, element_count, gr
 _OUTLINED = 64  # bytes of a tensor that an outline keeps
 _VALUES = ("float_data", "int32_data", "int64_data", "double_data", "uint64_data", "string_data")
 _LISTED = 3  # the last IR version whose initializers the checker wants among the inputs; no runtime does
-_GROUPED = frozenset({"Conv", "ConvTranspose"})
 _OF_ONNXRUNTIME = frozenset({"LayerNormalization", "SimplifiedLayerNormalization"})
 """Operators that onnxruntime has in ONNX's own domain at every operator set; its transformer optimizer writes them."""
+_RUN_ALL_THE_SAME = ("GroupNormalization",)  # which onnx's checker refuses where it was first defined, 18 to 20
 _MOST_AXES = 64  # NumPy's
 _TWO_EACH = (TensorProto.COMPLEX64, TensorProto.COMPLEX128)
 
@@ -36,8 +36,7 @@ def check_model(proto: onnx.ModelProto, name: str, *, lengths: Mapping[str, int]
     """Check that a model is whole and valid; where its external data lies is not asked.
 
     Args:
-        proto: the model.
-        name: for the messages.
+        proto: the model. name: for the messages.
         lengths: bytes of raw data of the main graph's initializers, where they are known: protobuf copies to count.
 
     Raises:
@@ -77,9 +76,10 @@ def check_proto(proto: onnx.ModelProto, name: str = "the graph") -> None:
 
 
 def _without_onnxruntimes_own(outlined: onnx.ModelProto) -> onnx.ModelProto:
-    """Put operators that ONNX's domain has in onnxruntime alone into another, which the checker does not know."""
+    """Put operators that runtimes have in ONNX's domain, and the checker has not, into one that it does not know."""
     opset = next((entry.version for entry in outlined.opset_import if entry.domain in STANDARD), 1)
-    own = {name for name in _OF_ONNXRUNTIME if not onnx.defs.has(name, opset)}
+    own = {n for n in _OF_ONNXRUNTIME if not onnx.defs.has(n, opset)}
+    own |= {n for n in _RUN_ALL_THE_SAME if onnx.defs.has(n, opset) and onnx.defs.get_schema(n, opset).deprecated}
     nodes = [n for graph in graphs(outlined) for n in graph.node if n.op_type in own and n.domain in STANDARD]
     for node in nodes:
         node.domain = MICROSOFT
@@ -111,7 +111,7 @@ def _check_text(proto: onnx.ModelProto, name: str) -> None:
 
 
 def _check_inputs(proto: onnx.ModelProto, name: str) -> None:
-    known = set(TensorProto.DataType.values()) - {TensorProto.UNDEFINED}
+    known = {*TensorProto.DataType.values()} - {TensorProto.UNDEFINED}
     for value in proto.graph.input:
         if value.type.HasField("tensor_type") and value.type.tensor_type.elem_type not in known:
             raise GraphError(
@@ -155,7 +155,7 @@ def _check_groups(proto: onnx.ModelProto, name: str) -> None:
     shapes = {tensor.name: list(tensor.dims) for tensor in proto.graph.initializer}
     for graph in graphs(proto):
         for node in graph.node:
-            if node.op_type not in _GROUPED or node.domain not in STANDARD or len(node.input) < 2:
+            if node.op_type not in ("Conv", "ConvTranspose") or node.domain not in STANDARD or len(node.input) < 2:
                 continue
             groups = next((attribute.i for attribute in node.attribute if attribute.name == "group"), 1)
             shape = shapes.get(node.input[1], [])

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from normdeploy.array_types import Array
 from normdeploy.errors import GraphError
-from normdeploy.graph.exact import FLOATS, held_tensor, tensor64
+from normdeploy.graph.exact import FLOATS, ExactTensor, held_tensor, tensor64
 from normdeploy.graph.fitting_sizes import may_misfit, misfit
 from normdeploy.graph.onnx_reference import reference_session, run_reference
 from normdeploy.graph.operators import OPERATORS, Call
@@ -50,7 +50,10 @@ def as_constant(tensor: ir.TensorProtocol, dtype: torch.dtype) -> Tensor:
         raise GraphError(
             f"constant {tensor.name!r} holds words; expected numbers: only onnxruntime computes with words"
         )
-    value = tensor64(tensor)
+    if dtype == torch.float32 and tensor.dtype is ir.DataType.FLOAT and not isinstance(tensor, ExactTensor):
+        value = tensor.numpy()  # by way of float64 it is the same number
+    else:
+        value = tensor64(tensor)
     if tensor.dtype in _NARROW_INTEGERS:
         value = value.astype(np.int8)  # torch has no operators for these types, nor for floats of 8 bits and fewer
     elif tensor.dtype in _NARROW_FLOATS:

@@ -12,6 +12,7 @@ from normdeploy.errors import NormdeployError
 from normdeploy.graph import Evaluator, module_path
 from normdeploy.graph.inlining import inline_functions
 from normdeploy.graph.onnx_files import declared
+from normdeploy.graph.sizes_of_inputs import asked_sizes
 from normdeploy.graph.traits import Trait, has
 from normdeploy.inspection.companions import Dependence, arises_at, batched_inputs, dependence
 from normdeploy.inspection.conventions import check_conventions
@@ -194,10 +195,10 @@ def example_feeds(graph: ir.Graph) -> dict[str, Array]:
     """Return one random value per graph input: floats N(0, 1), ids within the tables they index, flags true.
 
     Args:
-        graph: its dynamic dimensions become small sizes, the same name the same size.
+        graph: its dynamic dimensions become what constants ask of them, or small sizes, the same name the same size.
     """
     inputs = [value for value in graph.inputs if value.name is not None and value.name not in graph.initializers]
-    sizes: dict[str, int] = {}
+    sizes = asked_sizes(graph)
 
     def size_of(spec: TensorSpec, axis: int) -> int:
         image = len(spec.shape) >= 4 and axis >= 2

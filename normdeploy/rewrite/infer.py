@@ -51,7 +51,8 @@ def require_consistent(model: ir.Model) -> None:
     """Refuse a graph that onnx's inference, or the sizes that its operators ask for, find to contradict itself.
 
     Rewritten it might compute something, which the graph as it was does in no runtime. What the file declares of inner
-    values is not asked: runtimes go by what they infer.
+    values is not asked: runtimes go by what they infer. So does ours, from then on, where sizes contradict (what stands
+    of a model's first batch in a file whose inputs were made dynamic later).
 
     Raises:
         GraphError: it does.
@@ -61,12 +62,29 @@ def require_consistent(model: ir.Model) -> None:
         for output in node.outputs:
             output.type = output.shape = None
     infer_missing_types(work)
+    _forget_contradicted(model, work)
     require_fit(work)
     try:
         infer_shapes(_cut(work), strict=True)
     except NotInferredError as error:
         if error.refused:
             raise GraphError(_contradicts(error.said)) from error
+
+
+def _forget_contradicted(model: ir.Model, inferred: ir.Model) -> None:
+    """Let inner values have the shapes that are inferred, where those that are declared cannot be true."""
+    given = {str(size) for value in model.graph.inputs for size in value.shape or () if not isinstance(size, int)}
+    for node, other in zip(nodes_of(model), nodes_of(inferred), strict=True):
+        for value, known in zip(node.outputs, other.outputs, strict=True):
+            if value.shape is None or known.shape is None or value.is_graph_output():
+                continue
+            pairs = list(zip(value.shape, known.shape, strict=False))
+            fits = len(value.shape) == len(known.shape) and not any(
+                isinstance(said, int) and said != size and (isinstance(size, int) or str(size) in given)
+                for said, size in pairs
+            )
+            if not fits:
+                value.shape = known.shape
 
 
 def _cut(model: ir.Model) -> onnx.ModelProto:

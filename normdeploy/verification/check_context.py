@@ -81,7 +81,7 @@ class Context:
         waiting: input families that the level leaves out, unless they are what decides.
         refused: names of those on which reference or graph cannot be run, by what is said of them.
         links: what the float64 chain says of the file, once it was followed.
-        wrong_under: runtime settings under which some output was wrong.
+        wrong_in_float64: some output was, on some family. wrong_under: runtime settings under which some output was.
         localization: where a failure starts. depth: the error along the graph.
         watched: how many sites of the traced graph were held against the module value by value, and by how many times
             each mutant (module path, value, name) would have shown there. watched_coarsely: the same where another
@@ -122,6 +122,7 @@ class Context:
     refused: dict[str, list[str]] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
     links: Links = field(default_factory=Links)
+    wrong_in_float64: bool = False
     wrong_under: list[Setting] = field(default_factory=list)
     localization: Localization | None = None
     depth: list[Depth] = field(default_factory=list)
@@ -273,7 +274,7 @@ class Context:
             known=self.example,
             spend=partial(self._spend_on_noise, family.feeds),
             unmeasured=partial(self._unmeasured, family.name),
-            settled=lambda: self.failed,
+            settled=lambda: self.failed or self.wrong_in_float64,
         )
         if self.level.measured:
             case.rounding.values  # noqa: B018 # asked for here, so that it is measured

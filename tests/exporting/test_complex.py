@@ -46,6 +46,10 @@ PICKS: dict[str, Make] = {
     "one written": lambda z, t: written(z, (slice(None), slice(None), -2), z[..., 0] * t[:, 0]),
     "several written": lambda z, t: written(z, (slice(None), torch.tensor([3, 0])), z[:, :2] * t[:2]),
     "zeros_like": lambda z, t: torch.zeros_like(z) - t,
+    "new_zeros": lambda z, t: z.new_zeros(2, 5, 4) - t,
+    "new_zeros of a real type": lambda z, t: z * z.new_zeros(5, 4, dtype=torch.float32) - t,
+    "alias": lambda z, t: z * torch.ops.aten.alias(t),
+    "detach": lambda z, t: z.detach() * t,
 }
 PRODUCTS: dict[str, Make] = {
     "a real tensor": lambda z, _: z * z.real,
@@ -60,6 +64,10 @@ PRODUCTS: dict[str, Make] = {
     "matmul": lambda z, t: z @ t.mT,
     "linear": lambda z, t: nn.functional.linear(z, t, t[:, 0]),
     "conjugate": lambda z, _: z * z.conj(),
+    "matrix product": lambda z, t: z[0] @ t.mT,
+    "product in batches": lambda z, _: torch.bmm(z, z.mT),
+    "norm": lambda z, _: z / torch.linalg.vector_norm(z, dim=-1, keepdim=True),
+    "norm of all": lambda z, t: z / torch.linalg.vector_norm(t, ord=1),
 }
 
 

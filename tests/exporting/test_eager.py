@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -188,3 +189,16 @@ def test_an_example_that_no_file_takes_is_named(kind: str, tmp_path: Path) -> No
 def test_what_is_no_module_is_refused_with_what_to_do(given: object, said: str) -> None:
     with pytest.raises(ModelError, match=said):
         eager_module(given)
+
+
+@pytest.mark.parametrize("kind", ["scripted", "traced"])
+def test_a_part_in_torchscript_is_named(kind: str, tmp_path: Path) -> None:
+    part = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)).eval()
+    x = torch.randn(2, 4)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        inner = torch.jit.script(part) if kind == "scripted" else torch.jit.trace(part, x)
+    model = nn.Sequential(inner, nn.ReLU()).eval()
+    for asked in (lambda: nd.export(model, x, tmp_path / "net.onnx"), lambda: nd.inspect(model, x)):
+        with pytest.raises(ModelError, match=r"'0' is of class .*expected an eager torch.nn.Module in its place"):
+            asked()

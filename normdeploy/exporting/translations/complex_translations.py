@@ -3,10 +3,9 @@
 torch's exporter writes a complex tensor of shape ``[...]`` as a real one of ``[..., 2]`` and translates arithmetic so,
 but few of the operators that only pick or place elements, without which no rotary position and no Fourier layer can be
 exported. Here these are torch's own translations for real tensors, with axes counted from the front, where the pair's
-axis changes nothing; and what multiplies::
+axis changes nothing; and functions::
 
     exp(a + ib) = exp(a) (cos b + i sin b)
-    sum (a + ib)(c + id) = (sum ac - sum bd) + i (sum ad + sum bc)    for any einsum of two
 """
 
 from __future__ import annotations
@@ -18,18 +17,16 @@ from typing import Any
 
 import onnx_ir as ir
 import torch
-from onnxscript.function_libs.torch_lib.ops import core
+from onnxscript.function_libs.torch_lib.ops import core, linalg
 from torch.onnx._internal.exporter._registration import ONNXRegistry
 
 from normdeploy.exporting.translations import fourier_translations
 from normdeploy.exporting.translations.attention_translation import ints, number, op
+from normdeploy.exporting.translations.complex_products import PAIR, einsum, joined, linear, matrix_product, part
 from normdeploy.exporting.translations.delegated import NoTranslationError
 from normdeploy.graph.operators.call import axis_of
 
 aten = torch.ops.aten
-
-_PAIR = 2
-"""Numbers of each element: its real and its imaginary part."""
 
 _PARTS = {ir.DataType.COMPLEX64: ir.DataType.FLOAT, ir.DataType.COMPLEX128: ir.DataType.DOUBLE}
 """Type of these numbers."""
@@ -38,14 +35,6 @@ _PARTS = {ir.DataType.COMPLEX64: ir.DataType.FLOAT, ir.DataType.COMPLEX128: ir.D
 def _axis(dim: int, like: Any, more: int = 0) -> int:
     """Return an axis of a complex tensor counted from the front, ``more`` of them besides its own."""
     return axis_of(dim, len(like.shape) - 1 + more)
-
-
-def _part(x: Any, index: int) -> Any:
-    return op.Gather(x, op.Constant(value_int=index), axis=-1)
-
-
-def _joined(real: Any, imaginary: Any) -> Any:
-    return op.Concat(op.Unsqueeze(real, ints(-1)), op.Unsqueeze(imaginary, ints(-1)), axis=-1)
 
 
 def unsqueeze(self: Any, dim: int) -> Any:
@@ -60,7 +49,7 @@ def select(self: Any, dim: int, index: Any) -> Any:
 
 def expand(self: Any, size: Sequence[Any], implicit: bool = False) -> Any:
     """Translate aten.expand of complex numbers."""
-    return core.aten_expand(self, [*size, _PAIR], implicit)
+    return core.aten_expand(self, [*size, PAIR], implicit)
 
 
 def repeat(self: Any, repeats: Sequence[Any]) -> Any:
@@ -92,8 +81,8 @@ def index_select(self: Any, dim: int, index: Any) -> Any:
 
 def gather(self: Any, dim: int, index: Any, sparse_grad: bool = False) -> Any:
     """Translate aten.gather of complex numbers: both numbers of a pair come from one place."""
-    pairs = op.Expand(op.Unsqueeze(index, ints(-1)), op.Concat(op.Shape(index), ints(_PAIR), axis=0))
-    pairs.shape, pairs.dtype = ir.Shape([*index.shape, _PAIR]), index.dtype  # torch's translation asks for them
+    pairs = op.Expand(op.Unsqueeze(index, ints(-1)), op.Concat(op.Shape(index), ints(PAIR), axis=0))
+    pairs.shape, pairs.dtype = ir.Shape([*index.shape, PAIR]), index.dtype  # torch's translation asks for them
     return core.aten_gather(self, _axis(dim, self), pairs, sparse_grad)
 
 
@@ -180,8 +169,8 @@ def power(self: Any, exponent: Any) -> Any:
 
 def exp(self: Any) -> Any:
     """Translate aten.exp of complex numbers."""
-    size, angle = op.Exp(_part(self, 0)), _part(self, 1)
-    return _joined(op.Mul(size, op.Cos(angle)), op.Mul(size, op.Sin(angle)))
+    size, angle = op.Exp(part(self, 0)), part(self, 1)
+    return joined(op.Mul(size, op.Cos(angle)), op.Mul(size, op.Sin(angle)))
 
 
 def tanh(self: Any) -> Any:
@@ -189,33 +178,10 @@ def tanh(self: Any) -> Any:
 
     tanh(x + iy) = (t + i sin y cos y (1 - t^2)) / (cos^2 y + t^2 sin^2 y),  t = tanh x, of which nothing overflows.
     """
-    t, sin, cos = op.Tanh(_part(self, 0)), op.Sin(_part(self, 1)), op.Cos(_part(self, 1))
+    t, sin, cos = op.Tanh(part(self, 0)), op.Sin(part(self, 1)), op.Cos(part(self, 1))
     flat = op.Sub(number(1.0, t), op.Mul(t, t))
     below = op.Add(op.Mul(cos, cos), op.Mul(op.Mul(t, t), op.Mul(sin, sin)))
-    return _joined(op.Div(t, below), op.Div(op.Mul(op.Mul(sin, cos), flat), below))
-
-
-def einsum(equation: str, tensors: Sequence[Any], path: Sequence[int] | None = None) -> Any:
-    """Translate aten.einsum of one or two complex tensors.
-
-    Raises:
-        NoTranslationError: there are more of them.
-    """
-    del path
-    if len(tensors) == 1:
-        parts = [op.Einsum(_part(tensors[0], index), equation=equation) for index in range(_PAIR)]
-        return _joined(*parts)
-    if len(tensors) > 2:
-        raise NoTranslationError(f"an einsum of {len(tensors)} complex tensors; expected two: write it as several")
-    (a, b), (c, d) = ((_part(tensor, 0), _part(tensor, 1)) for tensor in tensors)
-    ac, bd, ad, bc = (op.Einsum(*pair, equation=equation) for pair in ((a, c), (b, d), (a, d), (b, c)))
-    return _joined(op.Sub(ac, bd), op.Add(ad, bc))
-
-
-def linear(input: Any, weight: Any, bias: Any = None) -> Any:  # noqa: A002 - torch's name
-    """Translate aten.linear of complex numbers: x W^T + b."""
-    y = einsum("...i,oi->...o", [input, weight])
-    return y if bias is None else op.Add(y, bias)
+    return joined(op.Div(t, below), op.Div(op.Mul(op.Mul(sin, cos), flat), below))
 
 
 def zeros(
@@ -226,7 +192,28 @@ def zeros(
     asked = ir.DataType.FLOAT if dtype is None or dtype == -1 else ir.DataType(dtype)
     if asked not in _PARTS:
         return core.aten_zeros(size, asked.value)
-    return core.aten_zeros([*size, _PAIR], _PARTS[asked].value)
+    return core.aten_zeros([*size, PAIR], _PARTS[asked].value)
+
+
+def new_zeros(
+    self: Any, size: Sequence[Any], dtype: Any = None, layout: Any = None, device: Any = None, pin_memory: Any = None
+) -> Any:
+    """Translate aten.new_zeros of complex numbers; of a real type where that is asked."""
+    del layout, device, pin_memory
+    if dtype is None or dtype == -1:
+        return core.aten_zeros([*size, PAIR], self.dtype.value)
+    return zeros(size, dtype)
+
+
+def vector_norm(self: Any, ord: Any = 2, dim: Any = None, keepdim: bool = False, dtype: Any = -1) -> Any:  # noqa: A002 - torch's name
+    """Translate aten.linalg_vector_norm of complex numbers: that of their sizes."""
+    axes = None if dim is None else [_axis(axis, self) for axis in dim]
+    return linalg.aten_linalg_vector_norm(core.aten_abs_complex(self), ord, axes, keepdim, dtype)
+
+
+def same(self: Any) -> Any:
+    """Translate aten.alias and aten.detach of complex numbers."""
+    return op.Identity(self)
 
 
 def _number(value: Any, like: Any) -> Any:
@@ -264,6 +251,12 @@ COMPLEX: dict[Callable[..., Any], Callable[..., Any]] = {
     aten.tanh.default: tanh,
     aten.einsum.default: einsum,
     aten.linear.default: linear,
+    aten.mm.default: matrix_product,
+    aten.bmm.default: matrix_product,
+    aten.new_zeros.default: new_zeros,
+    aten.linalg_vector_norm.default: vector_norm,
+    aten.alias.default: same,
+    aten.detach.default: same,
     **fourier_translations.COMPLEX,
 }
 """What each operator is for complex numbers."""

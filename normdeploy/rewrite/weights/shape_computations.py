@@ -14,6 +14,7 @@ from normdeploy.graph.edit import put_constant
 from normdeploy.graph.operator_inputs import optional
 from normdeploy.rewrite.sizes import Size, size_of
 from normdeploy.rewrite.weights.conditions import EXACT
+from normdeploy.rewrite.weights.sizes_by_data import sized_by_data
 
 _IntegerConstant = Callable[[ir.Value], Array | None]
 _Dims = tuple[Size | None, ...]
@@ -71,7 +72,8 @@ class KnownShapes:
         """Give a Reshape whose target has exactly one dynamic element the constant target with -1 in its place.
 
         Exact wherever the original runs: the elements of the result must number those of the input, so the one unknown
-        is what -1 means. Not where a known element is 0 (it would copy or make the unknown ambiguous).
+        is what -1 means. Not where a known element is 0 (it would copy or make the unknown ambiguous), nor where one
+        stands for a size that is fed as a number: -1 would take up what does not fit, and the original would not run.
         """
         if node.op_type != "Reshape" or len(node.inputs) < 2 or node.inputs[1] is None or node.graph is None:
             return False
@@ -85,7 +87,7 @@ class KnownShapes:
             known = [size if isinstance(size, int) else None for size in result]
             dims = tuple(known[axis] if dim == -1 else dim for axis, dim in enumerate(dims))
         numbers = [dim for dim in dims if isinstance(dim, int)]
-        if len(numbers) != len(dims) - 1 or any(dim <= 0 for dim in numbers):
+        if len(numbers) != len(dims) - 1 or any(dim <= 0 for dim in numbers) or _may_not_fit(node.inputs[0], numbers):
             return False
         assert isinstance(node.graph, ir.Graph)
         self.told |= _tell(node, dims)
@@ -200,6 +202,14 @@ class KnownShapes:
         if node.op_type == "Div":
             return ((a // b,), rank) if a >= 0 and b > 0 else None
         return ({"Add": a + b, "Sub": a - b, "Mul": a * b}[node.op_type],), rank
+
+
+def _may_not_fit(data: ir.Value | None, numbers: list[int]) -> bool:
+    """Tell whether stated sizes stand for one of the data that is a number which is fed, as the longest of lengths."""
+    if data is None or data.shape is None:
+        return False
+    stated = math.prod(dim for dim in data.shape if isinstance(dim, int))
+    return stated != math.prod(numbers) and sized_by_data(data)
 
 
 def _tell(node: ir.Node, target: _Dims) -> bool:

@@ -81,6 +81,12 @@ class Spread:
         """
         return bool(self._made) and ratio > _LUCK * math.sqrt(self._runs / self._made)
 
+    def settle(self) -> None:
+        """Take for S what the runs made so far let expect of it; no others are made but to refine it."""
+        if self._found is None and self._made:
+            self._least = [s * math.sqrt(self._runs / self._made) for s in self._least]
+            self._found = self._least
+
     @property
     def values(self) -> list[Array]:
         """S per output; the runs that are left are made when it is first asked for."""

@@ -82,9 +82,19 @@ def _checked(context: Context, source: ir.Model, file: ir.Model) -> tuple[Report
             sure = [other for other, its in found if its.anew is None]
             report.confirmed_by_others = {row.result for other in sure for row in other.rows if row.identity}
         found.append((report, hints))
-        if report.confirmed:
+        if report.confirmed or (context.own and _is_one_wrong(report)):
             break
     return min(found, key=lambda pair: _nearness(pair[0]))
+
+
+def _is_one_wrong(report: Report) -> bool:
+    """Tell whether all of a file is confirmed but for one operator, which surely holds a number that is wrong.
+
+    By hints of the rewriting that wrote the file nothing else can be meant then. Of two wrong numbers one might undo
+    the other.
+    """
+    held = [row for row in report.open if row.wrong is not None]
+    return len(report.contradicted) == 1 and all(row.is_wrong and not row.is_close for row in held)
 
 
 def _tried(hints: Hints, source: ir.Model) -> Iterator[Hints]:

@@ -40,10 +40,13 @@ def _file_against_truth(context: Context) -> Check:
             outputs = context.subject.logic(case.family.feeds)
         except GraphError as error:
             context.not_checked.append("logic of the file in float64")
+            if problems:
+                break
             return Check(Question.LOGIC, Status.WEAK, f"the file cannot be evaluated in float64: {error}")
         found, ratio = logic_problems(case, outputs, limit=context.links.limit)
         worst = max(worst, ratio)
         problems += found
+        context.wrong_in_float64 |= bool(found)
     measured = Ratios(worst)
     if problems:
         return Check(Question.LOGIC, Status.FAIL, shortened(problems), measured)

@@ -39,7 +39,8 @@ def check_reference(context: Context, example: Arrays, data: Any) -> list[Check]
         families += user_families(data, context.specs, rows=context.level.user_rows)
     else:
         context.not_checked.append("your own data (none was given)")
-    proven = context.proven is not None and context.proven.confirmed  # where it is not, samples are all there is
+    # where it is neither confirmed nor known to hold a wrong number, samples are all there is
+    proven = context.failed or (context.proven is not None and context.proven.confirmed)
     generated = list(make_families(specs, seed=context.seed, epsilons=context.epsilons, equal=not proven))
     kept = generated if context.level.families is None else generated[: context.level.families]
     kept += [family for family in generated[len(kept) :] if family.kind is Kind.RARE and not proven]

@@ -12,6 +12,9 @@ from normdeploy.array_types import Array, Floats
 NOISE = 1e-12
 """Float64's own rounding over a few operations, relative to the largest term of a sum."""
 
+ROOM = 64.0
+"""Units of rounding of the source's own terms that storing may move a result; operands count as of size 1 in them."""
+
 VANISHING, _VAST = 2.0**-200, 2.0**150
 """What a scale of 0 counts as where its inverse scales what it is computed of, and what no other scale exceeds."""
 
@@ -50,6 +53,8 @@ class Claim(ScaledValue):
         terms: size of what the shift was summed from, in its unit and of its shape, where that is larger; 0 where not.
         again: the axis along which scale and shift begin again until it is full, whatever its size: heads that were
             merged with samples. Only laws that ask for such a claim are told of it.
+        lost: size of a shift beside which what is stored loses its digits (:mod:`.lost_digits`), in w's unit; 0 where
+            it does not. Such a claim holds behind a map of the source that takes the shift off.
     """
 
     assumed: bool = False
@@ -57,6 +62,17 @@ class Claim(ScaledValue):
     guard: float = 0.0
     terms: Floats | float = 0.0
     again: int | None = None
+    lost: Floats | float = 0.0
+
+    @property
+    def tells_less(self) -> bool:
+        """Digits are lost that nothing made up for yet."""
+        return bool(((np.asarray(self.lost) > 0) & (self.shift != 0)).any())
+
+    @property
+    def most_lost(self) -> float:
+        """The largest of these shifts, wherever it stands."""
+        return float(np.max(self.lost))
 
     @property
     def summed(self) -> Floats:
@@ -68,7 +84,15 @@ class Claim(ScaledValue):
         """Return the claim for scale * w + shift."""
         moved = composed(scale, shift, self.scale, self.shift)
         terms = np.abs(scale) * self.terms
-        return Claim(self.value, *moved, self.assumed, self.rows, self.guard, terms, self.again)
+        lost = np.abs(scale) * self.lost
+        lost = np.where(lost <= ROOM * np.abs(shift), 0.0, lost)  # where the source adds as much
+        return Claim(self.value, *moved, self.assumed, self.rows, self.guard, terms, self.again, lost)
+
+
+def stands_for_nothing(scale: Floats) -> Array:
+    """Tell which scales are vast: the file holds 0 there, which only a map by 0 makes the source's again."""
+    found: Array = np.abs(scale) > _VAST
+    return found
 
 
 def filled(part: Floats, axis: int | None, size: int) -> Floats:

@@ -52,7 +52,7 @@ def localize(context: Context) -> Localization | None:
         found = first_bad_value(context, case, Localization(case.family.name, Side.EXPORT))
     else:
         found = _in_the_runtime(context, case, setting, Localization(case.family.name, Side.RUNTIME, str(setting)))
-    likely = likeliest(context, case, failure.outputs)
+    likely = likeliest(context, case, failure.outputs, value=found.value)
     if not likely.text:
         return found
     return replace(

@@ -109,7 +109,12 @@ def _float_result(case: Case, i: int, name: str, o: Array, *, eager: bool, refin
     if eager and judgement.ratio > _ANOTHER_BRANCH and case.turns_at_once(i):  # ahead of the many runs that S takes
         return _undecided(case, i)
     while judgement.ratio > 1:  # no more runs than it takes: S only grows
-        if (not refined and case.rounding.hardly_reaches(judgement.ratio)) or not case.rounding.more():
+        if (not refined or case.settled()) and case.rounding.hardly_reaches(judgement.ratio):
+            if refined:  # by how much a file is wrong that fails anyway needs no further digit
+                case.rounding.settle()
+                judgement = judge(candidate, case.bounds(i, keep=finite, eager=eager, spread=False))
+            break
+        if not case.rounding.more():
             break
         judgement = judge(candidate, case.bounds(i, keep=finite, eager=eager, spread=False))
     if refined and 1 < judgement.ratio <= _DOUBTFUL and case.rounding.refine():

@@ -27,7 +27,7 @@ from normdeploy.verification.mutation.rerun import CleanRun, Target, by_graph, d
 _RANDOM_BELOW = 5.0
 """An estimate that is further below the bound than this is no reason to run a mutant on that family."""
 
-_LARGEST = 1 << 29
+LARGEST = 1 << 29
 """Bytes of weights up to which gradients are taken in float64."""
 
 FEW = 8
@@ -139,7 +139,7 @@ def _graded(
     are taken in float64 where the chain is asked, unless autograd's copy of the weights would be too large.
     """
     probes, seed = context.level.probes, context.seed
-    chain, large = chain_of(context, case), weight_bytes(context.subject.model) > _LARGEST
+    chain, large = chain_of(context, case), weight_bytes(context.subject.model) > LARGEST
     if not context.heavy or (chain and not large):
         context.effort.spend(1 + probes, case.family.feeds)
         run = CleanRun(evaluator, case, sites, graded=True)

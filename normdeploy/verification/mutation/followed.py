@@ -119,7 +119,8 @@ def keep_watched(context: Context, watch: SiteWatch | None) -> None:
 
 def _asks(context: Context) -> bool:
     graph = context.evaluator is not None and context.canonical is not None and context.reference.graph is not None
-    return graph and context.level.sensitivity and not context.level.exact_mutants
+    asked = context.level.sensitivity and not context.failed  # of a file that fails no mutant is
+    return graph and asked and not context.level.exact_mutants
 
 
 def _mutants(context: Context) -> list[Target]:

@@ -9,6 +9,7 @@ import onnx_ir as ir
 from normdeploy.array_types import Arrays
 from normdeploy.errors import InputError
 from normdeploy.graph.onnx_files import declared
+from normdeploy.graph.sizes_of_inputs import asked_sizes
 from normdeploy.ort.made_inputs import make_inputs
 from normdeploy.ort.specs import TensorSpec
 from normdeploy.verification.samples.roles import hides_scores
@@ -20,7 +21,8 @@ def example_from_file(model: ir.Model, *, seed: int = 0, sizes: Mapping[str, int
     Args:
         model: the graph.
         seed: of the random numbers.
-        sizes: size per dynamic dimension's name; by default 3 for one that is some input's first, 8 elsewhere.
+        sizes: size per dynamic dimension's name; by default what constants ask of it, or 3 for one that is some input's
+            first, 8 elsewhere.
 
     Raises:
         InputError: an input's dtype or rank is not declared.
@@ -32,11 +34,12 @@ def example_from_file(model: ir.Model, *, seed: int = 0, sizes: Mapping[str, int
             f"input {unknown.name!r} declares no dtype or shape; expected both in the graph: pass example inputs (args)"
         )
     specs = [declared(value) for value in inputs]
+    known = {**asked_sizes(model.graph), **(sizes or {})}
     first = {spec.shape[0] for spec in specs if spec.shape and not isinstance(spec.shape[0], int)}
 
     def size_of(spec: TensorSpec, axis: int) -> int:
         word = spec.shape[axis]
-        return (sizes or {}).get(str(word), 3 if axis == 0 or word in first else 8)
+        return known.get(str(word), 3 if axis == 0 or word in first else 8)
 
     hidden = {str(value.name): 0.7 for value in inputs if hides_scores(value)}
     return make_inputs(specs, size_of, seed=seed, ones=hidden)

@@ -6,7 +6,8 @@ import numpy as np
 import onnx_ir as ir
 
 from normdeploy.graph.operators.call import axis_of
-from normdeploy.verification.derivation.gauges import Claim, radius, ranked
+from normdeploy.verification.derivation.gauges import Claim, radius, ranked, stands_for_nothing
+from normdeploy.verification.derivation.related.lost_digits import FORGOTTEN, forgets, losses
 from normdeploy.verification.derivation.related.relation import Finding, Proof, Relation, Target
 from normdeploy.verification.derivation.related.stored_rounding import Wrong, compare, worst
 from normdeploy.verification.derivation.side.affine_laws import Affine, back
@@ -35,11 +36,18 @@ def confirm_affine(relation: Relation, value: ir.Value, target: Target) -> Findi
             found += [] if wrong is None else [wrong.of(f"{name} of {kind(step.nodes[0])}")]
         reason = worst(found) or reason
         if not found:
-            lost = lost_guard(step.shift * target.scale, claim.shift - target.shift, claim.guard)
-            if lost:
-                reason = f"shift of {kind(step.nodes[0])}: {lost}"
+            guarded = lost_guard(step.shift * target.scale, claim.shift - target.shift, claim.guard)
+            if guarded:
+                reason = f"shift of {kind(step.nodes[0])}: {guarded}"
                 continue
-            known = Claim(value, target.scale, target.shift, claim.assumed)
+            own = np.abs(claim.scale) + claim.summed
+            dtype = relation.file.type_of(value)
+            lost = losses(step.scale, claim.scale, ir.DataType.FLOAT, scale, target, step.off_shift, own, dtype)
+            forgotten = claim.tells_less or forgets([claim], target.scale, target.shift)
+            if forgotten or isinstance(lost, str):
+                reason = f"{kind(step.nodes[0])}: {FORGOTTEN if forgotten else lost}"
+                continue
+            known = Claim(value, target.scale, target.shift, claim.assumed, lost=lost)
             return Proof("affine map: a' = a s_x / s_y", ((target.value, known),), step.nodes)
     return reason
 
@@ -63,6 +71,8 @@ def confirm_norm(relation: Relation, node: ir.Node, origin: ir.Node, behind: Aff
     if axis != along:
         return f"{kind(node)} is along axis {along}; expected {axis}"
     scale = claim.scale.reshape(-1)[0]
+    if claim.tells_less or stands_for_nothing(claim.scale).any():
+        return f"{kind(node)}: {FORGOTTEN}"
     over = claim.shift.shape[2:] if instance else claim.shift.shape[axis:]
     shifted = claim.shift.any() and (kind(node) == "RMSNormalization" or any(n != 1 for n in over))
     if claim.scale.size != 1 or scale <= 0 or shifted:
@@ -96,7 +106,12 @@ def confirm_norm(relation: Relation, node: ir.Node, origin: ir.Node, behind: Aff
         off += [] if wrong is None else [wrong.of(f"{name} of {kind(node)}")]
     if off:
         return worst(off) or ""
-    known = Claim(node.outputs[0], target.scale, target.shift, claim.assumed)
+    dtype = relation.file.type_of(node.outputs[0])
+    own = np.abs(want * target.scale) + np.abs(a * beta) + np.abs(c)
+    lost = losses(gamma_f, a * gamma, dtype, a / target.scale, target, radius(beta_f, dtype), own, dtype)
+    if isinstance(lost, str):
+        return f"{kind(node)}: {lost}"
+    known = Claim(node.outputs[0], target.scale, target.shift, claim.assumed, lost=lost)
     return Proof("norm: invariant, and its scale and shift absorb", ((target.value, known),), (node,))
 
 

@@ -134,6 +134,8 @@ def confirm_average(relation: Relation, total: ir.Node, origin: ir.Node) -> Find
                 return f"{kind(total)} averages what is scaled or shifted differently"
             keeps = total.attributes.get_int("keepdims", 1) != 0
             scale, shift = (part if keeps else part.squeeze(axis) for part in gauge if part is not None)
-            known = Claim(total.outputs[0], scale, shift, by.assumed or claim.assumed, guard=claim.guard)
+            known = Claim(
+                total.outputs[0], scale, shift, by.assumed or claim.assumed, guard=claim.guard, lost=claim.most_lost
+            )
             return Proof("an average passes the gauge", ((origin.outputs[0], known),), (total, theirs))
     return f"{kind(total)} sums what is not known, or by weights that do not sum to one"

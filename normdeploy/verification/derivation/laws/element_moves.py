@@ -72,9 +72,9 @@ def confirm_moved(
     assumed = any(claim.assumed for claim in claims.values())
     nodes = tuple(_between(relation.file, value, set(leaves)))
     guard = smaller_guard(*(claim.guard for claim in claims.values()))
-    return Proof(
-        "moves the same elements", ((w, Claim(value, scale, shift, assumed, guard=guard, again=again)),), nodes
-    )
+    lost = max((claim.most_lost for claim in claims.values()), default=0.0)
+    known = Claim(value, scale, shift, assumed, guard=guard, again=again, lost=lost)
+    return Proof("moves the same elements", ((w, known),), nodes)
 
 
 def _at_all_sizes(shown: Sequence[tuple[Floats, Floats]]) -> tuple[Floats, Floats, int | None] | None:

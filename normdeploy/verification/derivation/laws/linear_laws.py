@@ -15,8 +15,9 @@ import onnx_ir as ir
 
 from normdeploy.array_types import Array, Floats
 from normdeploy.graph import FLOATS, constant_tensor
-from normdeploy.verification.derivation.gauges import Claim, along, placed, radius
+from normdeploy.verification.derivation.gauges import Claim, along, placed, radius, stands_for_nothing
 from normdeploy.verification.derivation.laws.same_operator import equal
+from normdeploy.verification.derivation.related.lost_digits import FORGOTTEN, losses, sums_of_rows
 from normdeploy.verification.derivation.related.relation import Finding, Proof, Relation, Target
 from normdeploy.verification.derivation.related.stored_rounding import Wrong, compare, worst
 from normdeploy.verification.derivation.side.affine_laws import Affine, back, spread
@@ -140,6 +141,8 @@ def _equal(relation: Relation, have: Linear, want: Linear, value: ir.Value, targ
         return "its gauges vary along other axes than its weights"
     if a_f is None or c_f is None or r_a is None or r_c is None or (s_y == 0).any() or (a_f == 0).any():
         return "its gauges vary along other axes than its weights"
+    if claim.tells_less or stands_for_nothing(claim.scale).any():
+        return f"{kind(have.node)}: {FORGOTTEN}"
     if want.bordered and (t_x != 0).any():
         return "zeros are padded where the source pads a shift"
     if t_x.any() and "moving" in want.form:
@@ -178,8 +181,15 @@ def _equal(relation: Relation, have: Linear, want: Linear, value: ir.Value, targ
         wrong = replace(wrong.of(f"bias of {kind(have.node)}", parts=parts), among_right=wrong.near)
     if wrong is not None or off is not None:
         return worst((off, wrong)) or ""
+    weighed = sums_of_rows(want.weight) if t_y.any() or have.behind.nodes else np.inf  # else no shift is added
+    own = np.abs(a) * (weighed + np.abs(want.bias) + np.abs(added)) + summed
+    of_rows = replace(target, scale=s_y, shift=t_y)
+    lost = losses(have.weight, want.weight, stored.dtype, factor, of_rows, slack, own, relation.file.type_of(value))
+    if isinstance(lost, str):
+        return f"{kind(have.node)}: {lost}"
     terms = placed(size * np.abs(s_y), want.axis, rank)
-    known = Claim(value, target.scale, target.shift, claim.assumed or any(item is True for item in same), terms=terms)
+    assumed = claim.assumed or any(item is True for item in same)
+    known = Claim(value, target.scale, target.shift, assumed, terms=terms, lost=placed(lost, want.axis, rank))
     return Proof("linear: W' = W s_x / s_y", ((target.value, known),), parts)
 
 

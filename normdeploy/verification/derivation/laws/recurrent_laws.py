@@ -10,8 +10,9 @@ import numpy as np
 import onnx_ir as ir
 
 from normdeploy.array_types import Floats
-from normdeploy.verification.derivation.gauges import along
+from normdeploy.verification.derivation.gauges import along, stands_for_nothing
 from normdeploy.verification.derivation.laws.same_operator import equal, same_results
+from normdeploy.verification.derivation.related.lost_digits import FORGOTTEN
 from normdeploy.verification.derivation.related.relation import Finding, Relation
 from normdeploy.verification.derivation.related.stored_rounding import compare, worst
 from normdeploy.verification.derivation.side.attributes import difference
@@ -37,6 +38,8 @@ def confirm_recurrent(relation: Relation, node: ir.Node, origin: ir.Node) -> Fin
         return f"{kind(node)}: {text}"
     ours, theirs = ([*inputs_of(n), *[None] * 8][:8] for n in (origin, node))
     claim = relation.by(ours[_X], theirs[_X])
+    if claim is not None and (claim.tells_less or stands_for_nothing(claim.scale).any()):
+        return f"{kind(node)}: {FORGOTTEN}"
     want, have = relation.source.fixed(ours[_W]), relation.file.fixed(theirs[_W])
     weights = theirs[_W]
     if claim is None or want is None or have is None or weights is None or want.ndim != 3:

@@ -24,6 +24,7 @@ from normdeploy.verification.derivation.regions.compared_points import points
 from normdeploy.verification.derivation.regions.smooth import smooth
 from normdeploy.verification.derivation.regions.two_regions import Point, Regions, differs
 from normdeploy.verification.derivation.regions.unseen_constants import unseen_constants
+from normdeploy.verification.derivation.related.lost_digits import FORGOTTEN, forgets
 from normdeploy.verification.derivation.related.relation import Finding, Proof, Relation, Target
 from normdeploy.verification.derivation.related.stored_rounding import Wrong
 from normdeploy.verification.derivation.related.unrounded import Constants, Unlike
@@ -97,6 +98,8 @@ def _confirmed(
         return f"{kind(node)}: {error}"
     if not ours and not any(claim.value in there for claim in claims.values()):
         return "nothing of the source is computed there"
+    if forgets(claims.values(), target.scale, target.shift):
+        return f"{kind(node)}: {FORGOTTEN}"
     pair = Regions(relation, value, target, theirs, ours, claims, constants, moves or {})
     gauges = [target.scale, target.shift, *(array for c in claims.values() for array in (c.scale, c.shift))]
     roots = any(kind(node) in _ROOTS for node in (*theirs, *ours))
@@ -141,6 +144,8 @@ def _compared(regions: Regions, shapes: Iterator[tuple[int, Mapping[ir.Value, Sh
                     continue  # it shows nothing: what is read is small beside a constant that a norm takes away
                 slight = slight or wrong
                 drawn.append(point)
+                if scale == _SCALES[0] and regions.loses_digits(point):
+                    return "its constants, rounded as they are stored, no longer tell what they are to"
     if slight is not None:
         return slight
     if not any(point.want.numel() for point in drawn):

@@ -21,6 +21,7 @@ from normdeploy.verification.derivation.laws.carrying_laws import carried
 from normdeploy.verification.derivation.laws.pointwise import Reading
 from normdeploy.verification.derivation.laws.same_operator import equal
 from normdeploy.verification.derivation.regions.analytic import confirm_analytic
+from normdeploy.verification.derivation.related.lost_digits import FORGOTTEN, forgets
 from normdeploy.verification.derivation.related.relation import Finding, Proof, Relation, Target
 from normdeploy.verification.derivation.related.stored_rounding import Wrong
 from normdeploy.verification.derivation.related.unrounded import Constants
@@ -152,7 +153,13 @@ def _carried(
         gauge = carried(Reading(relation, turned, origin, claims))
         if not isinstance(gauge, tuple):
             return gauge
+        if forgets(known, *gauge):
+            return f"{kind(node)}: {FORGOTTEN}"
         scale, shift = gauge
-    guard = smaller_guard(*(claim.guard for claim in known))
-    result = Claim(node.outputs[0], np.ones(()), np.zeros(()), assumed, rows=True, guard=guard).then(scale, shift)
+    guard, lost = (
+        smaller_guard(*(claim.guard for claim in known)),
+        max((claim.most_lost for claim in known), default=0.0),
+    )
+    one = Claim(node.outputs[0], np.ones(()), np.zeros(()), assumed, rows=True, guard=guard, lost=lost)
+    result = one.then(scale, shift)
     return Proof("pointwise over rows", ((origin.outputs[0], result),), (node,))

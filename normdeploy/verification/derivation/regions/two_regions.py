@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import onnx_ir as ir
@@ -18,7 +18,8 @@ from torch import Tensor
 
 from normdeploy.array_types import Shape
 from normdeploy.graph import FLOATS, evaluate_node
-from normdeploy.verification.derivation.gauges import Claim
+from normdeploy.graph.derivation import Derivation
+from normdeploy.verification.derivation.gauges import Claim, unit_roundoff
 from normdeploy.verification.derivation.regions.compared_points import draw
 from normdeploy.verification.derivation.related.relation import Relation, Target
 from normdeploy.verification.derivation.related.stored_rounding import Wrong
@@ -31,6 +32,9 @@ _TOLERANCE = 1e-9
 
 _ROUNDED = 256 * 2.0**-24
 """Difference that stored constants explain which are rounded otherwise, or computed in their own precision."""
+
+_LOSES = 1024.0
+"""Units of rounding by which results may move where constants are rounded: more is what a large number has lost."""
 
 _MOVED = 1 + 2.0**-20
 """By what a number is multiplied to see whether it counts: what is off by less is off by rounding."""
@@ -151,6 +155,14 @@ class Regions:
         return any(
             differs(a, b, _TOLERANCE / 16) is not None for a, b in zip((point.want, point.have), moved, strict=True)
         )
+
+    def loses_digits(self, point: Point) -> bool:
+        """Tell whether rounding the constants that the derivation knows unrounded moves results by far more than it."""
+        if not self.constants.derivation.constants or self.is_noise(point):
+            return False
+        stored = replace(self, constants=Constants(self.relation.file, Derivation()))
+        unit = unit_roundoff(self.relation.file.type_of(self.value)) or unit_roundoff(ir.DataType.FLOAT)
+        return differs(point.have, stored._have(point.drawn, point.k), _LOSES * unit) is not None
 
     def _want(
         self, drawn: Mapping[ir.Value, Tensor], k: int, moved: _Number | None = None, *, noise: bool = False

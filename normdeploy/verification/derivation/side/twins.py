@@ -13,7 +13,11 @@ from normdeploy.verification.derivation.side.result_sizes import said_of
 
 
 def twins_of(side: Side) -> dict[ir.Value, tuple[ir.Value, ...]]:
-    """Return each value that is computed twice with the others that are the same number by number."""
+    """Return each value that is computed twice with the others that are the same number by number.
+
+    Nothing is returned where all of them are constants, or follow from sizes: these are compared number by number
+    anyway, whichever of them an operator reads.
+    """
     first: dict[Hashable, ir.Node] = {}
     stands: dict[ir.Value, ir.Value] = {}  # for a value that was met before: the first like it
     found: dict[ir.Value, list[ir.Value]] = {}
@@ -28,6 +32,8 @@ def twins_of(side: Side) -> dict[ir.Value, tuple[ir.Value, ...]]:
         for value, one in zip(node.outputs, like.outputs, strict=False):
             stands[value] = one
             found.setdefault(one, [one]).append(value)
+    if all(side.tensor(value) is not None or side.is_sized(value) for value in found):
+        return {}
     return {value: tuple(v for v in alike if v is not value) for alike in found.values() for value in alike}
 
 
