@@ -23,7 +23,8 @@ from of_tests import load_timm
 from torch import nn
 
 from normdeploy.errors import UsageError
-from normdeploy.parsing.inputs import Example, InputSpec, make_example, parse_inputs
+from normdeploy.parsing.examples import Example, make_example
+from normdeploy.parsing.inputs import InputSpec, parse_inputs
 from normdeploy.parsing.sources import build, load_source
 
 GRAMMAR = "package.module:factory key=value ... | input=DTYPE:SHAPE ... | name"

@@ -12,7 +12,7 @@ from normdeploy.building.build_files import Outputs, Stage, write_report
 from normdeploy.building.recipe_model import load_trained, recipe_example
 from normdeploy.building.report_numbers import bench_inputs, file_facts, latency_table, profile_facts, quality_table
 from normdeploy.exporting.module.mode import evaluation_mode
-from normdeploy.parsing.inputs import Example
+from normdeploy.parsing.examples import Example
 from normdeploy.parsing.recipe import Recipe
 from normdeploy.report import console
 from normdeploy.runtime import load, this_machine

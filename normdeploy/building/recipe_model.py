@@ -14,7 +14,8 @@ from normdeploy.exporting.module.guess import guess_inputs
 from normdeploy.exporting.module.load_weights import load_weights
 from normdeploy.exporting.trace import Traced, trace
 from normdeploy.nn.weight_files import read_metadata, read_weights
-from normdeploy.parsing.inputs import Example, make_example, parse_inputs
+from normdeploy.parsing.examples import Example, make_example
+from normdeploy.parsing.inputs import parse_inputs
 from normdeploy.parsing.recipe import Recipe
 from normdeploy.parsing.sources import build as build_model
 from normdeploy.proven import ExportResult

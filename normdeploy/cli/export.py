@@ -19,6 +19,7 @@ def export(
     weights_key: options.WeightsKey = None,
     allow_missing: options.AllowMissing = None,
     inputs: options.Inputs = None,
+    example_values: options.ExampleValues = None,
     arguments: options.Arguments = None,
     output_names: Annotated[
         list[str] | None, typer.Option("--output-name", metavar="NAME", help="Name of an output. Repeat, in order.")
@@ -74,7 +75,7 @@ def export(
                 key=weights_key,
                 allow_missing=allow_missing or (),
             )
-            example = options.example_for(model, inputs)
+            example = options.example_for(model, inputs, example_values)
 
             from normdeploy import api
 

@@ -10,13 +10,15 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from normdeploy.errors import InputError, UsageError
-from normdeploy.parsing.inputs import make_example, parse_arguments, parse_inputs
+from normdeploy.parsing.examples import make_example
+from normdeploy.parsing.inputs import parse_arguments, parse_inputs
 from normdeploy.parsing.sources import build
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from normdeploy.parsing.inputs import Example, InputSpec
+    from normdeploy.parsing.examples import Example
+    from normdeploy.parsing.inputs import InputSpec
     from normdeploy.runtime import ImageOptions
     from normdeploy.verification import Verdict
 
@@ -53,6 +55,15 @@ Inputs = Annotated[
         metavar="NAME=DTYPE:SHAPE",
         help="An input, such as x=float32:batchx3x224x224; a word is a dynamic dimension. Repeat for several; guessed "
         "from the first layers by default, and the guess is printed.",
+    ),
+]
+ExampleValues = Annotated[
+    Path | None,
+    typer.Option(
+        "--example",
+        metavar="FILE",
+        help="Values of the inputs that --input describes, .npz by name or .npy, as lengths that have to fit; made up "
+        "by default.",
     ),
 ]
 Arguments = Annotated[
@@ -165,13 +176,16 @@ def describe_inputs(model: nn.Module, inputs: list[str] | None) -> list[InputSpe
     return guess.inputs
 
 
-def example_for(model: nn.Module, inputs: list[str] | None) -> Example:
-    """Make example arguments from ``--input`` options, or from a guess (`describe_inputs`).
+def example_for(model: nn.Module, inputs: list[str] | None, values: Path | None = None) -> Example:
+    """Make example arguments from ``--input`` options, or from a guess (`describe_inputs`), and ``--example``.
 
     Raises:
-        InputError: the model takes others.
+        InputError: the model takes others, or the values do not fit.
     """
-    return make_example(describe_inputs(model, inputs), model, renames=not inputs)
+    from normdeploy.runtime.samples import read_arrays
+
+    given = None if values is None else read_arrays(values)
+    return make_example(describe_inputs(model, inputs), model, values=given, renames=not inputs)
 
 
 def read_sizes(texts: list[str] | None) -> dict[str, int]:

@@ -23,6 +23,7 @@ def verify(
     model: Annotated[Path | None, typer.Argument(metavar="MODEL.onnx", help="The ONNX file to judge.")] = None,
     weights: options.Weights = None,
     inputs: options.Inputs = None,
+    example_values: options.ExampleValues = None,
     arguments: options.Arguments = None,
     data: Annotated[
         Path | None,
@@ -119,9 +120,11 @@ def verify(
             if sources.is_source(reference):
                 tell(f"building {reference}")
                 subject = options.load_model(reference, arguments, weights, unsafe_pickle=unsafe_pickle)
-                if inputs:
-                    example = options.example_for(subject, inputs)
+                if inputs or example_values is not None:
+                    example = options.example_for(subject, inputs, example_values)
                     args, kwargs = example.args, example.kwargs
+            elif example_values is not None:
+                args = read_arrays(example_values)
             tell(f"reading {reference}")
             verdict = run_verifier(
                 subject,

@@ -116,7 +116,7 @@ def _run_once(model: nn.Module, arguments: Arguments, tensors: list[torch.Tensor
         raise InputError(
             f"the model does not run on the example arguments {given}: {module_in_traceback(model, error)}: "
             f"{type(error).__name__}: {essential_line(error)}; expected args and kwargs that model(*args, **kwargs) "
-            "accepts: correct their shapes and dtypes"
+            "accepts: correct their shapes, dtypes and values (on the command line --input, --example)"
         ) from error
     return flatten_outputs(result)
 

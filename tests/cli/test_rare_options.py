@@ -111,6 +111,44 @@ def test_one_array_of_an_archive_is_an_input_and_npy_holds_one_output(run: Run, 
         np.testing.assert_array_equal(found["z"], np.abs(x))
 
 
+PADDED = """
+import torch
+from torch import nn
+from torch.nn.utils.rnn import pack_padded_sequence
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.rows = nn.LSTM(2, 3, batch_first=True)
+
+    def forward(self, x, lengths):
+        packed = pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
+        return self.rows(packed)[1][0][-1]
+"""
+
+
+def test_values_that_have_to_fit_are_given_as_an_example(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("net.py").write_text(PADDED)
+    np.savez("e.npz", lengths=np.array([5, 3]))
+    inputs = ("--input", "x=float32:batch,5,2", "--input", "lengths=int64:batch")
+    refused = run("export", "net.py:Net", *inputs, "-o", "net.onnx")
+    assert refused.exit_code == 4
+    assert "values (on the command line --input, --example)" in refused.stderr.replace("\n", " ")
+    assert run("export", "net.py:Net", *inputs, "--example", "e.npz", "--quick", "-o", "net.onnx").exit_code == 0
+    assert run("verify", "net.py:Net", "net.onnx", *inputs, "--example", "e.npz", "--quick").exit_code == 0
+    assert run("inspect", "net.py:Net", *inputs, "--example", "e.npz").exit_code == 0
+    whole = {"x": np.ones((2, 5, 2), np.float32), "lengths": np.array([5, 3])}
+    np.savez("whole.npz", **whole)
+    assert run("verify", "net.onnx", "net.onnx", "--example", "whole.npz", "--quick").exit_code == 0
+    told = run("inspect", "net.onnx", "--example", "e.npz")
+    assert (told.exit_code, "expected a model" in told.stderr) == (2, True)
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from normdeploy.errors import InputError, UsageError
-from normdeploy.parsing.inputs import DTYPES, InputSpec, make_example, parse_arguments, parse_input, parse_inputs
+from normdeploy.parsing.examples import make_example
+from normdeploy.parsing.inputs import DTYPES, InputSpec, parse_arguments, parse_input, parse_inputs
 
 WORDS = st.from_regex(r"[a-wyz_][a-wyz_0-9]{0,5}", fullmatch=True)
 SIZES = st.one_of(st.integers(1, 999), WORDS)

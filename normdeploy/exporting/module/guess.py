@@ -19,7 +19,8 @@ from normdeploy.errors import InputError
 from normdeploy.exporting.eager import uncompiled
 from normdeploy.exporting.module.mode import evaluation_mode
 from normdeploy.exporting.torch_exporter.trace_errors import essential_line
-from normdeploy.parsing.inputs import InputSpec, make_example
+from normdeploy.parsing.examples import make_example
+from normdeploy.parsing.inputs import InputSpec
 
 _TRIES = 48
 _LENGTHS = (16, 32, 64, 128, 256, 1024, 16000)
