@@ -30,6 +30,7 @@ from normdeploy.rewrite.affine.affine_node import (
 )
 from normdeploy.rewrite.affine.affine_operators import AFFINE_KIND, BATCH_NORM, Match, NoMatch, match
 from normdeploy.rewrite.affine.constant import storable
+from normdeploy.rewrite.affine.formulas_of_integers import REASON, formulas_of_integers
 from normdeploy.rewrite.affine.guard import guarded_beside
 from normdeploy.rewrite.rewrite_context import GUARD, OWN_AFFINE, STATISTIC, RewriteContext, RewritePass
 
@@ -52,13 +53,15 @@ class RecogniseAffine(RewritePass):
         share_names(model)
         settled = {name for row in self.context.ledger for name in row.site}
         for graph in graphs_of(model):
-            skip = activation.parts(graph)
+            skip, counted = activation.parts(graph), formulas_of_integers(graph)
             for node in list(graph):
                 if node in skip or is_bias(node) or STATISTIC in node.metadata_props:
                     continue
                 found = match(node) if self._norms or not is_standard(node, BATCH_NORM) else None
                 if found is None:
                     continue
+                if node in counted:
+                    found = NoMatch(found.kind, REASON)
                 if isinstance(found, NoMatch):
                     site = tuple(str(output.name) for output in node.outputs[:1])
                     if settled.intersection(site):

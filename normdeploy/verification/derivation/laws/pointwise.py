@@ -14,14 +14,14 @@ import onnx_ir as ir
 from normdeploy.array_types import Array, Floats
 from normdeploy.graph.exact import compress
 from normdeploy.verification.derivation.gauges import Claim, alike, noise_of, ranked, uniform
-from normdeploy.verification.derivation.laws.same_operator import equal, spreads_constants, without_leading
+from normdeploy.verification.derivation.laws.same_operator import equal, spreads_constants
 from normdeploy.verification.derivation.related.relation import Relation
 from normdeploy.verification.derivation.related.stored_rounding import Wrong, compare
 from normdeploy.verification.derivation.side.affine_laws import spread
 from normdeploy.verification.derivation.side.beyond import alike_beyond
 from normdeploy.verification.derivation.side.checked_side import Side
 from normdeploy.verification.derivation.side.nought_values import is_nought
-from normdeploy.verification.derivation.side.operands import inputs_of, kind
+from normdeploy.verification.derivation.side.operands import inputs_of, kind, without_leading
 from normdeploy.verification.derivation.side.operator_sets import operands_of
 from normdeploy.verification.derivation.side.zero_guards import lost_bound
 

@@ -20,7 +20,7 @@ from normdeploy.verification.derivation.side.attributes import difference, other
 from normdeploy.verification.derivation.side.beyond import alike_beyond
 from normdeploy.verification.derivation.side.body_graphs import bodies_of
 from normdeploy.verification.derivation.side.checked_side import Side
-from normdeploy.verification.derivation.side.operands import inputs_of, kind, turned_tensor
+from normdeploy.verification.derivation.side.operands import inputs_of, kind, turned_tensor, without_leading
 from normdeploy.verification.derivation.side.operator_sets import operands_of
 
 _KIN = (FLOATS, frozenset({ir.DataType.INT32, ir.DataType.INT64}))
@@ -260,8 +260,3 @@ def _repeats(ours: np.ndarray, theirs: np.ndarray) -> bool:
     except ValueError:
         return False
     return np.array_equal(one, other, equal_nan=one.dtype.kind == "f")
-
-
-def without_leading(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Return a shape without the axes of size 1 in front."""
-    return shape[next((place for place, n in enumerate(shape) if n != 1), len(shape)) :]

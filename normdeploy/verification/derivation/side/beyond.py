@@ -19,7 +19,7 @@ from normdeploy.array_types import Array
 from normdeploy.graph import FLOATS, compress
 from normdeploy.graph.traits import Trait, has, is_standard
 from normdeploy.verification.derivation.side.body_graphs import bodies_of
-from normdeploy.verification.derivation.side.operands import inputs_of, kind
+from normdeploy.verification.derivation.side.operands import inputs_of, kind, without_leading
 from normdeploy.verification.derivation.side.settled import shaping
 from normdeploy.verification.derivation.side.size_bounds import INTEGERS, REALS, least, least_of_each, number_at
 
@@ -209,18 +209,31 @@ def _slices(side: Side, node: ir.Node) -> bool:
     return False
 
 
-def key(side: Side, value: ir.Value | None) -> Hashable:
-    """Return how a number follows from sizes: by its decisions, and the numbers between which they decide."""
+def key(side: Side, value: ir.Value | None, *, spread: bool = False) -> Hashable:
+    """Return how a number follows from sizes: by its decisions, and the numbers between which they decide.
+
+    Args:
+        side: the graph. value: the number.
+        spread: what reads it brings it to the size of others, so that it is alike however often it holds the same.
+    """
     if value is None:
         return None
     node, numbers = value.producer(), number_at(side, value)
     if node is None or not decides(side, value) or kind(node) in ("Shape", "Size"):
-        told = [(array.shape, array.astype(np.float64).tobytes()) for array in numbers or ()]
+        arrays = [_once(array) for array in numbers or ()] if spread else numbers or ()
+        told = [(array.shape, array.astype(np.float64).tobytes()) for array in arrays]
         return (decides(side, value), *told) if told else value
     if kind(node) == "Identity" or _keeps_type(side, node) or _keeps_sizes(side, node):
-        return key(side, node.inputs[0])
+        return key(side, node.inputs[0], spread=spread)
     said = tuple(sorted((name, str(a.value)) for name, a in node.attributes.items()))
-    return kind(node), said, value.index(), tuple(key(side, read) for read in inputs_of(node))
+    each = has(node, Trait.BROADCASTS)
+    return kind(node), said, value.index(), tuple(key(side, read, spread=each) for read in inputs_of(node))
+
+
+def _once(array: Array) -> Array:
+    """Return what an operator that brings operands to one size reads of one: each number once."""
+    held = compress(array)
+    return held.reshape(without_leading(held.shape))
 
 
 def _keeps_type(side: Side, node: ir.Node) -> bool:

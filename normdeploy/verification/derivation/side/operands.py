@@ -59,3 +59,8 @@ def with_attributes(node: ir.Node, attributes: Iterable[ir.Attr]) -> ir.Node:
     """Return an operator as it is but for its attributes; results without a name are none, as in the graph."""
     results = [ir.Value(name=value.name) for value in node.outputs]
     return ir.Node(node.domain, node.op_type, list(node.inputs), attributes, outputs=results, version=node.version)
+
+
+def without_leading(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return a shape without the axes of size 1 in front."""
+    return shape[next((place for place, n in enumerate(shape) if n != 1), len(shape)) :]
