@@ -73,15 +73,15 @@ def require_consistent(model: ir.Model) -> None:
 
 def _forget_contradicted(model: ir.Model, inferred: ir.Model) -> None:
     """Let inner values have the shapes that are inferred, where those that are declared cannot be true."""
-    given = {str(size) for value in model.graph.inputs for size in value.shape or () if not isinstance(size, int)}
+    given = {size.value for value in model.graph.inputs for size in value.shape or () if not isinstance(size, int)}
     for node, other in zip(nodes_of(model), nodes_of(inferred), strict=True):
         for value, known in zip(node.outputs, other.outputs, strict=True):
             if value.shape is None or known.shape is None or value.is_graph_output():
                 continue
             pairs = list(zip(value.shape, known.shape, strict=False))
             fits = len(value.shape) == len(known.shape) and not any(
-                isinstance(said, int) and said != size and (isinstance(size, int) or str(size) in given)
-                for said, size in pairs
+                isinstance(stated, int) and stated != size and (isinstance(size, int) or size.value in given - {None})
+                for stated, size in pairs
             )
             if not fits:
                 value.shape = known.shape
