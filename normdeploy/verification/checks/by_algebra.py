@@ -113,6 +113,9 @@ def _wrong_rows(context: Context, report: Report, hints: Hints) -> list[Row]:
     """Return the operators of the file that hold numbers which rounding does not explain, and that nothing undoes."""
     rows = report.contradicted
     beyond = [row for row in rows if not row.is_close]
+    certain = [row for row in beyond if row.wrong is not None and row.wrong.certain]
+    if certain:
+        return certain
     if context.own:
         return rows if beyond or hints.origin != PLAIN else _not_as_written(context, rows)
     # a scale that one operator takes up and another gives back leaves two numbers that are not as expected; one that

@@ -13,6 +13,7 @@ from normdeploy.array_types import Array
 from normdeploy.graph import FLOATS, compress
 from normdeploy.graph.traits import Trait, has
 from normdeploy.verification.derivation.gauges import Claim
+from normdeploy.verification.derivation.related.other_integers import other_integers
 from normdeploy.verification.derivation.related.relation import Finding, Proof, Relation
 from normdeploy.verification.derivation.related.stored_rounding import Wrong, compare, worst
 from normdeploy.verification.derivation.related.unrounded import Unlike
@@ -57,6 +58,7 @@ def confirm_same(relation: Relation, node: ir.Node, origin: ir.Node) -> Finding:
     if kind(node) == "Split" and len(node.outputs) != len(origin.outputs):
         return f"Split into {len(node.outputs)}; expected {len(origin.outputs)}"
     reason: Finding = ""
+    both = relation.source, origin, relation.file, node
     spreads, weighs = spreads_constants(node), _weighs_narrow_integers(relation, node)
     for order in orders:
         found: list[bool | str | Wrong] = []
@@ -67,7 +69,8 @@ def confirm_same(relation: Relation, node: ir.Node, origin: ir.Node) -> Finding:
         bad = [item for item in found if not isinstance(item, bool)]
         bad += [told for name, pair in numbers.items() if (told := _other_number(name, *pair)) is not None]
         if not bad:
-            return same_results(node, origin, assumed=any(item is True for item in found))
+            assumed = any(item is True for item in found)
+            return other_integers(*both) or same_results(node, origin, assumed=assumed)
         wrong = [item for item in bad if isinstance(item, Wrong)]
         if len(wrong) == len(bad):
             reason = worst(wrong) or ""
@@ -104,7 +107,9 @@ def confirm_cast(relation: Relation, node: ir.Node, origin: ir.Node) -> Finding:
     if None in types[0] or types[0] != types[1] or _casting(node) != _casting(origin):
         return f"{kind(node)} makes another type, or of another"
     found = equal(relation, origin.inputs[0], node.inputs[0])
-    return same_results(node, origin, assumed=found) if isinstance(found, bool) else found
+    if not isinstance(found, bool):
+        return found
+    return other_integers(relation.source, origin, relation.file, node) or same_results(node, origin, assumed=found)
 
 
 def _casting(node: ir.Node) -> dict[str, Any]:

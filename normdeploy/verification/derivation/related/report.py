@@ -45,6 +45,7 @@ class Row:
         Returns:
             whether no rounding explains it.
         """
+        sure |= wrong.certain
         known = (sure or wrong.rounding or wrong.among_right) and not wrong.last
         self.unlike |= not wrong.rounding
         if known and (self.wrong is None or (wrong.rounding and not self.wrong.rounding)):

@@ -48,6 +48,7 @@ class Wrong:
         last: none but the last numbers of the type, where infinities are expected. In a mask of scores they do the same
             where no row is masked whole, so that samples judge them.
         among_right: most numbers around it are right, or the weights beside it: so this one is wrong.
+        certain: nothing else can be meant, whatever it is held against.
         node: the operator of a body that holds it. parts: the operators that are looked at as one, with those behind.
     """
 
@@ -58,6 +59,7 @@ class Wrong:
     among_right: bool = False
     near: bool = False
     last: bool = False
+    certain: bool = False
 
     @property
     def text(self) -> str:
