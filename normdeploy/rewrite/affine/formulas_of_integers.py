@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from normdeploy.graph import FLOATS, is_constant
+from normdeploy.graph import FLOATS, constant_tensor, is_constant
 from normdeploy.graph.traits import Trait, has, is_standard
 
 REASON = (
@@ -41,10 +41,14 @@ def formulas_of_integers(graph: ir.Graph) -> set[ir.Node]:
 
 
 def _follows(node: ir.Node) -> bool:
-    """Tell whether a result is made number by number of integers, of floats that operators made, and constants."""
-    computed = [value for value in node.inputs if value is not None and not is_constant(value)]
+    """Tell whether a result is made of integers, of floats that operators made, and of constants of one number each."""
+    read = [value for value in node.inputs if value is not None]
+    computed = [value for value in read if not is_constant(value)]
     if not computed or not (has(node, _MOVE) or is_standard(node, "Range", "Cast")):
         return False
+    held = [constant_tensor(value) for value in read if _is_float(value)]
+    if any(tensor is not None and tensor.size != 1 for tensor in held):
+        return False  # a table that integers choose from, or what differs from channel to channel
     return all(value.dtype is not None and not (_is_float(value) and value.producer() is None) for value in computed)
 
 

@@ -83,3 +83,20 @@ def test_distances_that_are_fed_are_integers_or_floats(folded: bool, tmp_path: P
     if not folded:
         (found,) = nd.load(tmp_path / "n.onnx")({"distance": distance.numpy()}).values()
         np.testing.assert_array_equal(found, buckets(distance).numpy())
+
+
+class Looked(nn.Module):
+    """The best of what a table says of each word, as a bigram model has it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.table = nn.Embedding(20, 6)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return (self.table(ids) * 3 + 0.5).argmax(-1)
+
+
+def test_what_is_looked_up_in_a_table_is_no_such_formula(tmp_path: Path) -> None:
+    result = nd.export(Looked().eval(), (torch.randint(0, 20, (2, 5)),), tmp_path / "n.onnx", verify=False)
+    assert [row.action for row in result.ledger] == ["folded"]
