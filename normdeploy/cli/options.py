@@ -182,9 +182,11 @@ def example_for(model: nn.Module, inputs: list[str] | None, values: Path | None 
     Raises:
         InputError: the model takes others, or the values do not fit.
     """
-    from normdeploy.runtime.samples import read_arrays
+    given = None
+    if values is not None:
+        from normdeploy.runtime.samples import read_arrays
 
-    given = None if values is None else read_arrays(values)
+        given = read_arrays(values)
     return make_example(describe_inputs(model, inputs), model, values=given, renames=not inputs)
 
 

@@ -24,6 +24,7 @@ from normdeploy.exporting.translations import fourier_translations
 from normdeploy.exporting.translations.attention_translation import ints, number, op
 from normdeploy.exporting.translations.complex_products import PAIR, einsum, joined, linear, matrix_product, part
 from normdeploy.exporting.translations.delegated import NoTranslationError
+from normdeploy.exporting.translations.made_of_numbers import wherever_it_lies
 from normdeploy.graph.operators.call import axis_of
 
 aten = torch.ops.aten
@@ -195,11 +196,9 @@ def zeros(
     return core.aten_zeros([*size, PAIR], _PARTS[asked].value)
 
 
-def new_zeros(
-    self: Any, size: Sequence[Any], dtype: Any = None, layout: Any = None, device: Any = None, pin_memory: Any = None
-) -> Any:
+@wherever_it_lies
+def new_zeros(self: Any, size: Sequence[Any], dtype: Any = None) -> Any:
     """Translate aten.new_zeros of complex numbers; of a real type where that is asked."""
-    del layout, device, pin_memory
     if dtype is None or dtype == -1:
         return core.aten_zeros([*size, PAIR], self.dtype.value)
     return zeros(size, dtype)

@@ -31,7 +31,7 @@ def _made(operator: Any, *numbers: float, dtype: int) -> Any:
     return op.Constant(value=ir.tensor(made.astype(asked.numpy()), dtype=asked))
 
 
-def _wherever_it_lies(translation: Callable[..., Any]) -> Callable[..., Any]:
+def wherever_it_lies(translation: Callable[..., Any]) -> Callable[..., Any]:
     """Return a translation that is also told where torch would keep the result, which a file does not say."""
 
     @wraps(translation)
@@ -44,14 +44,14 @@ def _wherever_it_lies(translation: Callable[..., Any]) -> Callable[..., Any]:
 def _window(operator: Any) -> Callable[..., Any]:
     """Return the translation of a window that has no numbers of its own."""
 
-    @_wherever_it_lies
+    @wherever_it_lies
     def window(window_length: int, periodic: bool = True, dtype: int = _NOT_SAID) -> Any:
         return _made(operator, window_length, periodic, dtype=dtype)
 
     return window
 
 
-@_wherever_it_lies
+@wherever_it_lies
 def hamming_window(
     window_length: int, periodic: bool = True, alpha: float = 0.54, beta: float = 0.46, dtype: int = _NOT_SAID
 ) -> Any:
@@ -59,19 +59,19 @@ def hamming_window(
     return _made(aten.hamming_window.periodic_alpha_beta, window_length, periodic, alpha, beta, dtype=dtype)
 
 
-@_wherever_it_lies
+@wherever_it_lies
 def kaiser_window(window_length: int, periodic: bool = True, beta: float = 12.0, dtype: int = _NOT_SAID) -> Any:
     """Translate aten.kaiser_window."""
     return _made(aten.kaiser_window.beta, window_length, periodic, beta, dtype=dtype)
 
 
-@_wherever_it_lies
+@wherever_it_lies
 def arange(end: Any, dtype: int = _NOT_SAID) -> Any:
     """Translate aten.arange."""
     return _range((end,), dtype) or core.aten_arange(end, dtype=dtype)
 
 
-@_wherever_it_lies
+@wherever_it_lies
 def arange_start(start: Any, end: Any, step: Any = 1, dtype: int = _NOT_SAID) -> Any:
     """Translate aten.arange.start, with a step or without."""
     return _range((start, end, step), dtype) or core.aten_arange_start_step(start, end, step, dtype=dtype)
