@@ -6,7 +6,8 @@ import torch
 from torch import nn
 
 import normdeploy as nd
-from normdeploy.errors import VerificationError
+from normdeploy.errors import InputError, VerificationError
+from normdeploy.verification.record.answers import Status
 from normdeploy.verification.sides.exact_agreement import exact_differences, nonfinite_problems, signature_problems
 
 
@@ -68,8 +69,9 @@ def test_the_int64_extremes_are_compared_as_integers():
 @pytest.mark.parametrize(("dtype", "named"), [(torch.bfloat16, "bfloat16"), (torch.float64, "float64")])
 def test_a_type_that_the_runtime_has_few_operators_for_is_named_with_what_to_do(dtype, named, tmp_path):
     model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)).to(dtype).eval()
-    with pytest.raises(VerificationError, match=rf"computes in {named}, .*: export model\.float\(\)"):
+    with pytest.raises(VerificationError, match=rf"computes in {named}, .*: export model\.float\(\)") as caught:
         nd.export(model, torch.randn(2, 3, 8, 8, dtype=dtype), tmp_path / "net.onnx", verify="quick")
+    assert ("autocast" in str(caught.value)) is (dtype is torch.bfloat16)  # it makes no float64
 
 
 class Autocast(nn.Module):
@@ -84,6 +86,29 @@ class Autocast(nn.Module):
             y = self.first(x)
         out: torch.Tensor = self.last(y.float())
         return out
+
+
+class Sizes(nn.Module):
+    """Takes complex numbers."""
+
+    def forward(self, z: torch.Tensor) -> torch.Tensor:
+        return z.abs() * 2
+
+
+class SizesOfPairs(Sizes):
+    """The same, as the message for the one above says."""
+
+    def forward(self, z: torch.Tensor) -> torch.Tensor:
+        return super().forward(torch.view_as_complex(z))
+
+
+def test_a_complex_input_is_refused_with_what_the_file_takes_instead(tmp_path):
+    z = torch.randn(3, 4, dtype=torch.complex64, generator=torch.Generator().manual_seed(0))
+    with pytest.raises(InputError, match=r"'z' has dtype complex64; .*pairs of real ones.*view_as_complex"):
+        nd.export(Sizes().eval(), z, tmp_path / "net.onnx", verify="quick")
+    pairs = nd.export(SizesOfPairs().eval(), torch.view_as_real(z), tmp_path / "pairs.onnx", verify="quick")
+    assert pairs.verdict is not None
+    assert pairs.verdict.status is Status.PASS
 
 
 def test_autocast_in_forward_is_named_where_it_is_what_the_runtime_cannot_run(tmp_path):

@@ -53,9 +53,14 @@ def _rare_type(model: ir.Model) -> str:
     found = [name for dtype, name in _RARE.items() if dtype in dtypes]
     if not found:
         return ""
+    autocast = (
+        ", with no torch.autocast in its forward (accelerate's is gone after unwrap_model(model, "
+        "keep_fp32_wrapper=False))"
+    )
+    narrow = _RARE[_BFLOAT16] in found  # what autocast makes; it makes no float64
     return (
-        f"it computes in {found[0]}, for which onnxruntime has few operators on a CPU: export model.float(), with no "
-        "torch.autocast in its forward (accelerate's is gone after unwrap_model(model, keep_fp32_wrapper=False)); "
+        f"it computes in {found[0]}, for which onnxruntime has few operators on a CPU: export model.float()"
+        f"{autocast if narrow else ''}; "
     )
 
 

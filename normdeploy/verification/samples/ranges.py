@@ -46,6 +46,11 @@ _TABLES: dict[tuple[str, str], dict[int, int]] = {
 _CLASSES = frozenset({"SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss"})
 """Operators whose second operand says classes, which stand along axis 1 of the first."""
 
+_PAIRS = (
+    "a file takes complex numbers as pairs of real ones; export a module whose forward begins with "
+    "torch.view_as_complex(x), and give it torch.view_as_real(x)"
+)
+
 
 @dataclass(frozen=True)
 class InputRange:
@@ -119,9 +124,8 @@ def input_specs(model: ir.Model, example: Mapping[str, Array], *, file: ir.Model
             raise InputError(f"no example for input {name!r}; expected one for each graph input: pass it in args")
         array = np.asarray(example[name])
         if value.dtype is not None and array.dtype != value.dtype.numpy():
-            raise InputError(
-                f"input {name!r} has dtype {array.dtype}; expected {value.dtype.numpy()}: convert the example"
-            )
+            remedy = "convert the example" if array.dtype.kind != "c" else _PAIRS
+            raise InputError(f"input {name!r} has dtype {array.dtype}; expected {value.dtype.numpy()}: {remedy}")
         dynamic: dict[int, str] = {}
         if value.shape is not None:
             if len(value.shape) != array.ndim:
