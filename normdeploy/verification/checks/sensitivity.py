@@ -18,9 +18,10 @@ from normdeploy.verification.checks.decisive import probe_decisions
 from normdeploy.verification.checks.traced import check_traced
 from normdeploy.verification.family_case import Case
 from normdeploy.verification.moved_constants import MovedConstants
-from normdeploy.verification.mutation.called_parts import key_of, kill_by_calls
+from normdeploy.verification.mutation.called_parts import key_of
 from normdeploy.verification.mutation.estimates import FEW, alive_of, chain_of, dead_sites, effect, kill_by_derivatives
 from normdeploy.verification.mutation.harmless import SAME_FUNCTION
+from normdeploy.verification.mutation.killed_by_calls import kill_by_calls, kill_by_quiet_calls
 from normdeploy.verification.mutation.killing_input import SHARE, search
 from normdeploy.verification.mutation.lone_rows import two_rows, watched_on
 from normdeploy.verification.mutation.mutants import Site
@@ -71,6 +72,7 @@ def check_sensitivity(context: Context) -> list[Check]:
         if len(alive_of(targets)) > FEW:
             kill_by_derivatives(context, groups, targets)
         prove(context, groups, alive_of(targets))
+        kill_by_quiet_calls(context, _unproven(targets))
     for number, case in enumerate([case for case in context.cases if not case.shows_nothing]):
         eager = number < _EAGER_FAMILIES and not estimated
         alive = [t for t in targets if t.killed is not Killer.ROUNDING] if eager else _unproven(targets)

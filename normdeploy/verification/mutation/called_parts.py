@@ -28,21 +28,15 @@ from torch import Tensor
 from normdeploy.graph import Evaluator, constant_tensor
 from normdeploy.graph.operator_evaluation import promote
 from normdeploy.graph.walk import bodies_of
-from normdeploy.verification.check_context import Context
 from normdeploy.verification.float64_chain import FINEST
 from normdeploy.verification.mutation.mutants import Site
 from normdeploy.verification.mutation.rerun import Target, by_graph
 from normdeploy.verification.mutation.signed_products import SAME, Fingerprints, Prints
 from normdeploy.verification.mutation.watched_sites import MARGIN, REPEATED, Key, SiteWatch, constants_of
-from normdeploy.verification.record.answers import Killer
 from normdeploy.verification.sides.flat_values import Feeds
-from normdeploy.verification.sides.two_sides import EagerReference
 
 _BEHIND = 16
 """How many operators behind a site the result of a call that spans it is looked for."""
-
-_FAMILIES = 2
-"""On how many families calls are compared, the example's first."""
 
 _SHOWN = 2.0
 """From so many times what a comparison lets pass on, a mutant is not asked about again."""
@@ -195,35 +189,6 @@ class CallWatch:
     def _run(self, replace: Mapping[str, Tensor], wanted: Sequence[str], among: Sequence[ir.Node]) -> dict[str, Tensor]:
         fetch = list(dict.fromkeys(wanted))
         return self._evaluator.run(dict(self._feeds), replace=replace, fetch=fetch, among=among)
-
-
-def kill_by_calls(context: Context, targets: Sequence[Target]) -> None:
-    """Kill what a call of the module would have shown, on one family after another until nothing is left or shown.
-
-    Args:
-        targets: mutants that nothing was found of yet.
-    """
-    reference, evaluator = context.reference, context.evaluator
-    if not context.links.hold or evaluator is None or not isinstance(reference, EagerReference):
-        return
-    alive = list(targets)
-    for case in context.cases[:_FAMILIES]:
-        if context.called is not None and context.example is not None and case.family.feeds is context.example.feeds:
-            ratios = {place: context.called.get(key_of(target), 0.0) for place, target in enumerate(alive)}
-        else:
-            watch = CallWatch(evaluator, alive, case.family.feeds)
-            if not watch.asks:
-                return
-            reference.truth(case.family.feeds, seen=watch.module_call)
-            context.effort.spend(1 + watch.work, case.family.feeds)
-            ratios = watch.ratios
-        for place, ratio in ratios.items():
-            if ratio >= case.constants.kill:
-                alive[place].killed, alive[place].chain_ratio = Killer.MODULE, ratio
-                alive[place].family = case.family.name
-        alive = [target for target in alive if not target.killed]
-        if not alive:
-            return
 
 
 def key_of(target: Target) -> Key:
