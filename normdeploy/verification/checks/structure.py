@@ -42,7 +42,10 @@ class Structure:
 
 
 _BFLOAT16 = ir.DataType.BFLOAT16
-_RARE = {_BFLOAT16: "bfloat16", ir.DataType.DOUBLE: "float64"}
+_NO_AUTOCAST = (
+    ", with no torch.autocast in its forward (accelerate's is gone after unwrap_model(model, keep_fp32_wrapper=False))"
+)
+_RARE = {_BFLOAT16: ("bfloat16", _NO_AUTOCAST), ir.DataType.DOUBLE: ("float64", "")}  # which autocast does not make
 
 
 def _rare_type(model: ir.Model) -> str:
@@ -50,18 +53,11 @@ def _rare_type(model: ir.Model) -> str:
     dtypes = {value.dtype for value in model.graph.initializers.values()}
     # float64 is what exact operators are written in as well
     dtypes |= {_BFLOAT16 for node in nodes_in(model.graph) if node.attributes.get_int("to", 0) == _BFLOAT16}
-    found = [name for dtype, name in _RARE.items() if dtype in dtypes]
+    found = [told for dtype, told in _RARE.items() if dtype in dtypes]
     if not found:
         return ""
-    autocast = (
-        ", with no torch.autocast in its forward (accelerate's is gone after unwrap_model(model, "
-        "keep_fp32_wrapper=False))"
-    )
-    narrow = _RARE[_BFLOAT16] in found  # what autocast makes; it makes no float64
-    return (
-        f"it computes in {found[0]}, for which onnxruntime has few operators on a CPU: export model.float()"
-        f"{autocast if narrow else ''}; "
-    )
+    name, autocast = found[0]
+    return f"it computes in {name}, for which onnxruntime has few operators on a CPU: export model.float(){autocast}; "
 
 
 def check_structure(context: Context, example: Arrays) -> Structure:

@@ -8,7 +8,7 @@ were. So, where something is left, the example is taken with one of its inputs a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -34,13 +34,7 @@ def kill_by_calls(context: Context, targets: Sequence[Target]) -> None:
     Args:
         targets: mutants that nothing was found of yet.
     """
-    alive = list(targets)
-    for case in context.cases[:_FAMILIES]:
-        if context.called is not None and context.example is not None and case.family.feeds is context.example.feeds:
-            ratios = {place: context.called.get(key_of(target), 0.0) for place, target in enumerate(alive)}
-            alive = _killed(context, alive, ratios, case.family) if context.links.hold else alive
-        else:
-            alive = _kill_on(context, alive, case.family)
+    _not_shown(context, targets, [case.family for case in context.cases[:_FAMILIES]])
 
 
 def kill_by_quiet_calls(context: Context, targets: Sequence[Target]) -> None:
@@ -49,34 +43,37 @@ def kill_by_quiet_calls(context: Context, targets: Sequence[Target]) -> None:
     Args:
         targets: mutants that nothing else was found of.
     """
-    alive = list(targets)
-    for family in _quiet_families(context.cases[0].family.feeds):
+    alive = targets
+    for family in _quiet_families(context.cases[0].family.feeds) if context.cases else ():
         try:
-            alive = _kill_on(context, alive, family)
+            alive = _not_shown(context, alive, [family])
         except (Refused, GraphError):
             continue  # it takes no 0 there
 
 
-def _kill_on(context: Context, alive: list[Target], family: Family) -> list[Target]:
-    """Kill what calls show on one family; return what is left."""
-    reference, evaluator = context.reference, context.evaluator
-    if not alive or not context.links.hold or evaluator is None or not isinstance(reference, EagerReference):
+def _not_shown(context: Context, targets: Sequence[Target], families: Sequence[Family]) -> Sequence[Target]:
+    """Mark what calls show on one family after another, and return the others."""
+    reference, evaluator, alive = context.reference, context.evaluator, targets
+    if not context.links.hold or evaluator is None or not isinstance(reference, EagerReference):
         return alive
-    watch = CallWatch(evaluator, alive, family.feeds)
-    if not watch.asks:
-        return alive
-    reference.truth(family.feeds, seen=watch.module_call)
-    context.effort.spend(1 + watch.work, family.feeds)
-    return _killed(context, alive, watch.ratios, family)
-
-
-def _killed(context: Context, alive: Sequence[Target], ratios: Mapping[int, float], family: Family) -> list[Target]:
-    """Mark what was shown, and return the others."""
-    for place, ratio in ratios.items():
-        if ratio >= context.cases[0].constants.kill:
-            alive[place].killed, alive[place].chain_ratio = Killer.MODULE, ratio
-            alive[place].family = family.name
-    return [target for target in alive if not target.killed]
+    for family in families:
+        if not alive:
+            break
+        if context.called is not None and context.example is not None and family.feeds is context.example.feeds:
+            ratios = {place: context.called.get(key_of(target), 0.0) for place, target in enumerate(alive)}
+        else:
+            watch = CallWatch(evaluator, alive, family.feeds)
+            if not watch.asks:
+                break
+            reference.truth(family.feeds, seen=watch.module_call)
+            context.effort.spend(1 + watch.work, family.feeds)
+            ratios = watch.ratios
+        for place, ratio in ratios.items():
+            if ratio >= context.cases[0].constants.kill:
+                alive[place].killed, alive[place].chain_ratio = Killer.MODULE, ratio
+                alive[place].family = family.name
+        alive = [target for target in alive if not target.killed]
+    return alive
 
 
 def _quiet_families(example: Feeds) -> Iterator[Family]:
