@@ -97,7 +97,7 @@ def test_a_norm_in_between_and_a_constant_pad(net):
 
 
 def test_sizes_that_two_borders_read_are_no_part_of_either(net):
-    """A batch of any size is asked for once, and what is written into the results of both convolutions repeated to it."""
+    """A batch of any size is asked for once, and what is written into both results is repeated to it."""
     n = net((1, 4, 6, 7))
     rows = n.op("Shape", n.x, start=0, end=1)
     target = n.op("Concat", rows, n.constant(np.array([3, 1, 7])), axis=0)
