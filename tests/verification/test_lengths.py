@@ -91,7 +91,7 @@ def test_what_names_each_size_has_these_sizes(source: str, file: str, confirmed:
         ("half = Constant<value_float=0.5>() h = Mul(some, half) m = Div(h, half)", True),
         ("half = Constant<value_float=0.5>() two = Constant<value_float=2.0>() h = Mul(some, half) m = Div(h, two)",
          False),
-        ("ones = Constant<value_floats=[1.0, 1.0, 1.0, 1.0]>() m = Mul(some, ones)", False),  # of one place it makes four
+        ("ones = Constant<value_floats=[1.0, 1.0, 1.0, 1.0]>() m = Mul(some, ones)", False),  # four of one
     ],
 )  # fmt: skip
 def test_what_keeps_any_shape_is_looked_through_where_lengths_decide_it(
