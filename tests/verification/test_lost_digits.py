@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 import pytest
+import torch
 from onnx import ModelProto, TensorProto, helper, numpy_helper
+from torch import Tensor, nn
 
+from normdeploy.exporting.trace import trace
 from normdeploy.graph.derivation import Derivation, Exact, Hint
+from normdeploy.rewrite import rewrite
 from normdeploy.verification.derivation.checker import check_derivation
 
 W = np.random.default_rng(0).normal(size=(4, 6)).astype(np.float32)
@@ -127,6 +132,180 @@ def test_a_shift_that_is_taken_off_behind_confirms_no_bias_that_it_lost(power: i
         graphs = (ir.from_proto(graph) for graph in (source, file))
         report = check_derivation(*graphs, Derivation(hints), [{"x": (2, 4)}, {"x": (3, 4)}])
         assert report.confirmed == (power == 2), [(row.name, row.reason) for row in report.open]
+
+
+def forged(nodes: list[onnx.NodeProto], given: str, large: float, *hints: Hint, **numbers: np.ndarray) -> bool:
+    """Tell whether a file whose bias lost its digits beside a shift is confirmed, what is told of it being places."""
+    graphs = []
+    for bias in (B, (B.astype(np.float64) - large).astype(np.float32)):
+        constants = {"W": W, "b": bias, "g": np.ones(6, np.float32), **numbers}
+        graph = helper.make_graph(
+            [
+                helper.make_node("Gemm", ["x", "W", "b"], ["v"]),
+                *nodes,
+                helper.make_node("ArgMax", [given], ["y"], axis=-1),
+            ],
+            "g",
+            [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["N", n]) for name, n in (("x", 4), ("z", 6))],
+            [helper.make_tensor_value_info("y", TensorProto.INT64, ["N", 1])],
+            [numpy_helper.from_array(array, name) for name, array in constants.items()],
+        )
+        made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
+        graphs.append(ir.from_proto(made))
+    told = (Hint("v", "v", shift=np.array(large)), *hints, Hint("y", "y"))
+    sizes = [{"x": (n, 4), "z": (n, 6)} for n in (2, 3)]
+    return check_derivation(*graphs, Derivation(told), sizes).confirmed
+
+
+@pytest.mark.parametrize("power", [4, 14, 20, 40])
+def test_a_sum_with_another_value_leaves_lost_what_was(power: int) -> None:
+    """The sum carries the shift on; the places of the largest take no notice of it, nor of what is gone beside it."""
+    hint = Hint("s", "s", shift=np.array(2.0**power))
+    nodes = [helper.make_node("Add", ["v", "z"], ["s"])]
+    assert forged(nodes, "s", 2.0**power, hint) == (power == 4)
+
+
+@pytest.mark.parametrize("power", [4, 14, 20, 40])
+@pytest.mark.parametrize("between", ["Transpose", "Concat", "GlobalMaxPool"])
+def test_what_moves_leaves_lost_what_was(between: str, power: int) -> None:
+    first = np.array([0])
+    ends = {
+        "Transpose": [
+            helper.make_node("Transpose", ["v"], ["t"], perm=[1, 0]),
+            helper.make_node("Transpose", ["t"], ["s"], perm=[1, 0]),
+        ],
+        "Concat": [helper.make_node("Concat", ["v", "v"], ["s"], axis=1)],
+        "GlobalMaxPool": [
+            helper.make_node("Unsqueeze", ["v", "last"], ["u"]),
+            helper.make_node("GlobalMaxPool", ["u"], ["m"]),
+            helper.make_node("Squeeze", ["m", "last"], ["s"]),
+        ],
+    }[between]
+    hints = [Hint(name, name, shift=np.array(2.0**power)) for name in ("t", "u", "m", "s")]
+    assert forged(ends, "s", 2.0**power, *hints, last=first + 2) == (power == 4)
+
+
+BETWEEN = {
+    "nothing": ([], "v"),
+    "moves": (
+        [helper.make_node("Transpose", ["v"], ["t"]), helper.make_node("Transpose", ["t"], ["u"])],
+        "u",
+    ),
+    "a sum": ([helper.make_node("Add", ["v", "z"], ["u"])], "u"),
+}
+
+
+@pytest.mark.parametrize("channel", [0, 1])
+@pytest.mark.parametrize("between", BETWEEN)
+def test_each_channel_makes_up_for_what_it_lost_itself(between: str, channel: int) -> None:
+    """Channel 0 is scaled by 2^-20 behind, in the source as well; of channel 1 digits are gone."""
+    shift = np.ones(6)
+    shift[channel] = 2.0**16
+    scale = np.where(np.arange(6) == 0, 2.0**-20, 1.0)
+    nodes, given = BETWEEN[between]
+    graphs = []
+    for t in (np.zeros(6), shift):
+        constants = {"W": W, "b": B - t, "g": scale, "d": 1 + scale * t}
+        behind = [helper.make_node("Mul", [given, "g"], ["m"]), helper.make_node("Add", ["m", "d"], ["y"])]
+        graph = helper.make_graph(
+            [helper.make_node("Gemm", ["x", "W", "b"], ["v"]), *nodes, *behind],
+            "g",
+            [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["N", n]) for name, n in (("x", 4), ("z", 6))],
+            [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["N", 6])],
+            [numpy_helper.from_array(array.astype(np.float32), name) for name, array in constants.items()],
+        )
+        made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
+        graphs.append(ir.from_proto(made))
+    hints = (Hint("v", "v", shift=shift), Hint("t", "t", shift=shift[:, None]), Hint("u", "u", shift=shift))
+    sizes = [{"x": (n, 4), "z": (n, 6)} for n in (2, 3)]
+    report = check_derivation(*graphs, Derivation((*hints, Hint("y", "y"))), sizes)
+    assert report.confirmed == (channel == 0), [(row.name, row.reason) for row in report.open]
+
+
+@pytest.mark.parametrize("channel", [0, 1])
+def test_a_region_makes_up_channel_by_channel_for_what_it_lost(channel: int) -> None:
+    """A layer over tokens whose channels are shifted: its bias becomes one for each channel and token."""
+    shift = np.where(np.arange(6) == channel, 2.0**16, 1.0)
+    scale = np.where(np.arange(6) == 0, 2.0**-20, 1.0)
+    mix, own = np.random.default_rng(2).normal(size=(5, 5)), B[:5].astype(np.float64)
+    biases, graphs = (own, own - shift[:, None]), []
+    for bias, t in zip(biases, (np.zeros(6), shift), strict=True):
+        constants = {"M": mix, "b": bias, "g": scale, "d": 1 + scale * t}
+        nodes = [
+            helper.make_node("Transpose", ["x"], ["t"], perm=[0, 2, 1]),
+            helper.make_node("MatMul", ["t", "M"], ["p"]),
+            helper.make_node("Add", ["p", "b"], ["v"]),
+            helper.make_node("Transpose", ["v"], ["u"], perm=[0, 2, 1]),
+            helper.make_node("Mul", ["u", "g"], ["m"]),
+            helper.make_node("Add", ["m", "d"], ["y"]),
+        ]
+        graph = helper.make_graph(
+            nodes,
+            "g",
+            [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 5, 6])],
+            [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["N", 5, 6])],
+            [numpy_helper.from_array(array.astype(np.float32), name) for name, array in constants.items()],
+        )
+        made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
+        graphs.append(ir.from_proto(made))
+    hints = (Hint("v", "v", shift=shift[:, None]), Hint("u", "u", shift=shift), Hint("y", "y"))
+    exact = (Exact("v", "", "1", lambda: biases[1]),)
+    report = check_derivation(*graphs, Derivation(hints, exact), [{"x": (n, 5, 6)} for n in (2, 3)])
+    assert report.confirmed == (channel == 0), [(row.name, row.reason) for row in report.open]
+
+
+@pytest.mark.parametrize("power", [4, 14, 40])
+def test_a_region_that_reads_what_lost_its_digits_lost_them_too(power: int) -> None:
+    """Behind the sum of a row in which shifts cancel nothing of them is left, but what they lost."""
+    large = np.array([1, -1, 0, 0, 0, 0]) * 2.0**power
+    graphs = []
+    for bias in (B, (B - large).astype(np.float32)):
+        nodes = [
+            helper.make_node("Gemm", ["x", "W", "b"], ["v"]),
+            helper.make_node("Mul", ["v", "one"], ["m"]),
+            helper.make_node("ReduceMean", ["m", "last"], ["s"]),
+            helper.make_node("Add", ["s", "one"], ["y"]),
+        ]
+        constants = {"W": W, "b": bias, "one": np.ones(1, np.float32), "last": np.array([-1])}
+        graph = helper.make_graph(
+            nodes,
+            "g",
+            [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 4])],
+            [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["N", 1])],
+            [numpy_helper.from_array(array, name) for name, array in constants.items()],
+        )
+        made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
+        graphs.append(ir.from_proto(made))
+    hints = (Hint("v", "v", shift=large), Hint("s", "s"), Hint("y", "y"))
+    report = check_derivation(*graphs, Derivation(hints), [{"x": (2, 4)}, {"x": (3, 4)}])
+    assert report.confirmed == (power == 4), [(row.name, row.reason) for row in report.open]
+
+
+class TokenMixing(nn.Module):
+    """A layer over tokens in a residual branch, behind it a scale of each channel, one of which is almost 0."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.mix, self.head = nn.Linear(8, 8), nn.Linear(5, 5), nn.Linear(8, 8)
+        self.gamma = nn.Parameter(torch.cat([torch.tensor([2e-6]), torch.linspace(0.5, 1.5, 7)]))
+        self.first, self.second = nn.LayerNorm(8), nn.Parameter(torch.linspace(0.7, 1.5, 8))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.stem(x)
+        x = x + self.gamma * self.mix(self.first(x).transpose(1, 2)).transpose(1, 2)
+        return x + self.head((x * self.second + self.gamma + 1).relu())
+
+
+def test_a_channel_that_is_scaled_by_almost_nothing_makes_up_for_what_it_lost() -> None:
+    """In front of it stands a shift of 5e5: nothing of that channel is left there, and almost nothing was needed."""
+    torch.manual_seed(0)
+    model, x = TokenMixing().eval(), torch.randn(2, 5, 8)
+    traced = trace(model, (x,))
+    result = rewrite(traced.model)
+    sizes = [{result.model.graph.inputs[0].name or "": (2, 5, 8)}]
+    report = check_derivation(traced.model, result.model, result.derivation, sizes)
+    assert report.confirmed, [(row.name, row.reason) for row in report.open]
+    assert max(float(np.abs(hint.shift).max()) for hint in result.derivation.hints) > 1e5
 
 
 Numbers = dict[str, np.ndarray]

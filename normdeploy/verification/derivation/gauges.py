@@ -53,8 +53,8 @@ class Claim(ScaledValue):
         terms: size of what the shift was summed from, in its unit and of its shape, where that is larger; 0 where not.
         again: the axis along which scale and shift begin again until it is full, whatever its size: heads that were
             merged with samples. Only laws that ask for such a claim are told of it.
-        lost: size of a shift beside which what is stored loses its digits (:mod:`.lost_digits`), in w's unit; 0 where
-            it does not. Such a claim holds behind a map of the source that takes the shift off.
+        lost: size of a shift beside which what is stored loses its digits (:mod:`.lost_digits`), in w's unit, of w's
+            rank; 0 where it does not. Such a claim holds behind a map of the source that takes the shift off.
     """
 
     assumed: bool = False
@@ -68,11 +68,6 @@ class Claim(ScaledValue):
     def tells_less(self) -> bool:
         """Digits are lost that nothing made up for yet."""
         return bool(((np.asarray(self.lost) > 0) & (self.shift != 0)).any())
-
-    @property
-    def most_lost(self) -> float:
-        """The largest of these shifts, wherever it stands."""
-        return float(np.max(self.lost))
 
     @property
     def summed(self) -> Floats:

@@ -7,10 +7,10 @@ import onnx_ir as ir
 
 from normdeploy.array_types import Array
 from normdeploy.graph.traits import Trait, has
-from normdeploy.verification.derivation.gauges import Claim
+from normdeploy.verification.derivation.gauges import Claim, composed
 from normdeploy.verification.derivation.laws import computed_products, picked, pointwise, pooled
 from normdeploy.verification.derivation.laws.pointwise import Reading
-from normdeploy.verification.derivation.related.lost_digits import FORGOTTEN, forgets
+from normdeploy.verification.derivation.related.lost_digits import FORGOTTEN, forgets, still_lost
 from normdeploy.verification.derivation.related.relation import Finding, Proof, Relation
 from normdeploy.verification.derivation.side.attributes import difference
 from normdeploy.verification.derivation.side.operands import kind
@@ -53,16 +53,17 @@ def confirm_carried(relation: Relation, node: ir.Node, origin: ir.Node, asked: A
             reason = found
             continue
         told = found if len(node.outputs) == 1 else (np.ones(()), np.zeros(()))  # places are told besides
-        if forgets(claims, *told):
+        adds = _CARRIES[kind(node)] is pointwise.total
+        lost = still_lost(claims, told[1], in_place=kind(node) not in _ELSEWHERE, adds=adds)
+        if forgets(claims, *told, lost):
             reason = f"{kind(node)}: {FORGOTTEN}"
             continue
         scale, shift = (-found[0], found[1]) if opposed and order is not theirs else found
         assumed = any(claim is not None and claim.assumed for claim in claims)
         guard = smaller_guard(*(claim.guard for claim in claims if claim is not None))
-        lost = max((claim.most_lost for claim in claims if claim is not None), default=0.0)
         again = computed_products.axis_again(node, claims) if kind(node) in computed_products.PRODUCTS else None
-        one = Claim(node.outputs[0], np.ones(()), np.zeros(()), assumed, guard=guard, again=again, lost=lost)
-        known = one.then(scale, shift)
+        gauge = composed(scale, shift, np.ones(()), np.zeros(()))
+        known = Claim(node.outputs[0], *gauge, assumed, guard=guard, again=again, lost=lost)
         places = zip(origin.outputs[1:], node.outputs[1:], strict=False)  # of maxima: not what stands there
         stay = ((w, Claim(v, np.ones(()), np.zeros(()), assumed)) for w, v in places)
         return Proof("the gauge passes", ((origin.outputs[0], known), *stay), (node,))
@@ -98,3 +99,6 @@ _CARRIES: dict[str, pointwise.Carry] = {
     **dict.fromkeys(("Gather", "GatherElements", "GatherND"), picked.picked),
 }  # fmt: skip
 """How each operator carries a gauge."""
+
+_ELSEWHERE = frozenset({"Concat", "Gather", "GatherElements", "GatherND", *computed_products.PRODUCTS})
+"""Operators that may put what they read to another place along an axis where it is shifted differently."""

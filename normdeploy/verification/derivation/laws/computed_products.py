@@ -129,13 +129,12 @@ def confirm_average(relation: Relation, total: ir.Node, origin: ir.Node) -> Find
             by, claim = relation.by(w, value), relation.by(x, theirs.inputs[data])
             if by is None or claim is None or not by.is_identity:
                 continue
-            gauge = [ranked(part, len(shapes[0])) for part in (claim.scale, claim.shift)]
+            gauge = [ranked(np.asarray(part), len(shapes[0])) for part in (claim.scale, claim.shift, claim.lost)]
             if any(part is None or part.shape[axis] != 1 for part in gauge):
                 return f"{kind(total)} averages what is scaled or shifted differently"
             keeps = total.attributes.get_int("keepdims", 1) != 0
-            scale, shift = (part if keeps else part.squeeze(axis) for part in gauge if part is not None)
-            known = Claim(
-                total.outputs[0], scale, shift, by.assumed or claim.assumed, guard=claim.guard, lost=claim.most_lost
-            )
+            scale, shift, lost = (part if keeps else part.squeeze(axis) for part in gauge if part is not None)
+            assumed = by.assumed or claim.assumed
+            known = Claim(total.outputs[0], scale, shift, assumed, guard=claim.guard, lost=lost)
             return Proof("an average passes the gauge", ((origin.outputs[0], known),), (total, theirs))
     return f"{kind(total)} sums what is not known, or by weights that do not sum to one"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import reduce
 
 import numpy as np
 import onnx_ir as ir
@@ -72,9 +73,8 @@ def confirm_bodies(
         if any(not np.array_equal(a, b) for one in each[1:] for a, b in zip(_pair(one), _pair(each[0]), strict=True)):
             return "If: its branches are scaled or shifted differently"
         guard = smaller_guard(*(claim.guard for claim in each))
-        claims.append(
-            (w, Claim(v, each[0].scale, each[0].shift, assumed, guard=guard, lost=max(one.most_lost for one in each)))
-        )
+        lost = reduce(np.maximum, (one.lost for one in each))
+        claims.append((w, Claim(v, each[0].scale, each[0].shift, assumed, guard=guard, lost=lost)))
     return Proof("its bodies compute the same", tuple(claims), (node,))
 
 
@@ -106,7 +106,7 @@ def _inside(relation: Relation, ours: tuple[ir.Node, ir.Graph], theirs: tuple[ir
     for w, v in zip(bodies[0].own, bodies[1].own, strict=False):
         inner.add(w, Claim(v, one, nought))
     for w, v, claim in _read_outside(relation, bodies[0].outside, bodies[1].outside):
-        inner.add(w, Claim(v, claim.scale, claim.shift, claim.assumed, guard=claim.guard, lost=claim.most_lost))
+        inner.add(w, Claim(v, claim.scale, claim.shift, claim.assumed, guard=claim.guard, lost=claim.lost))
     return inner
 
 

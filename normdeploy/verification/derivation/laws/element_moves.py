@@ -18,7 +18,8 @@ from normdeploy.errors import GraphError
 from normdeploy.graph import FLOATS, compress
 from normdeploy.verification.derivation.gauges import Claim, filled, uniform
 from normdeploy.verification.derivation.laws.landing import beside_constants, same_constants, spread, where_landed
-from normdeploy.verification.derivation.related.relation import Finding, Proof, Relation
+from normdeploy.verification.derivation.related.lost_digits import still_lost
+from normdeploy.verification.derivation.related.relation import Finding, Moved, Proof, Relation
 from normdeploy.verification.derivation.side.attributes import difference
 from normdeploy.verification.derivation.side.beyond import cuts, key
 from normdeploy.verification.derivation.side.checked_side import Side
@@ -68,27 +69,25 @@ def confirm_moved(
     gauge = _at_all_sizes(shown)
     if gauge is None:
         return f"{kind(node)}: how it is scaled depends on sizes"
-    scale, shift, again = gauge
+    scale, shift, lost, again = gauge
     assumed = any(claim.assumed for claim in claims.values())
     nodes = tuple(_between(relation.file, value, set(leaves)))
     guard = smaller_guard(*(claim.guard for claim in claims.values()))
-    lost = max((claim.most_lost for claim in claims.values()), default=0.0)
     known = Claim(value, scale, shift, assumed, guard=guard, again=again, lost=lost)
     return Proof("moves the same elements", ((w, known),), nodes)
 
 
-def _at_all_sizes(shown: Sequence[tuple[Floats, Floats]]) -> tuple[Floats, Floats, int | None] | None:
+def _at_all_sizes(shown: Sequence[Moved]) -> tuple[Floats, Floats, Floats, int | None] | None:
     """Return the gauge that is one at all sizes, and the axis along which it begins again; None where there is none."""
-    scale, shift = shown[0]
-    if all(np.array_equal(s, scale) and np.array_equal(t, shift) for s, t in shown):
-        return scale, shift, None
-    for axis in range(scale.ndim):
+    if all(np.array_equal(part, first) for each in shown for part, first in zip(each, shown[0], strict=True)):
+        return *shown[0], None
+    for axis in range(shown[0][0].ndim):
         most = math.gcd(*(n for gauge in shown for part in gauge if (n := part.shape[axis]) > 1))
         for length in (n for n in range(2, most + 1) if most % n == 0):
             first = [part.take(range(min(length, part.shape[axis])), axis) for part in shown[0]]
             pairs = [pair for gauge in shown for pair in zip(first, gauge, strict=True)]
             if all(np.array_equal(filled(one, axis, part.shape[axis]), part) for one, part in pairs):
-                return first[0], first[1], axis
+                return first[0], first[1], first[2], axis
     return None
 
 
@@ -180,8 +179,8 @@ def _compare(
     claims: dict[ir.Value, Claim],
     asked: tuple[Floats, Floats] | None,
     k: int,
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return scale and shift of w at one assignment of sizes."""
+) -> Moved:
+    """Return scale, shift and loss of w at one assignment of sizes."""
 
     def of_source(pick: Callable[[ir.Value, Claim], Tensor]) -> Leaf:
         return lambda u: None if u not in claims else pick(u, claims[u])
@@ -209,24 +208,24 @@ def _compare(
             zeros = {leaf: torch.zeros(relation.file.shapes(leaf)[k], dtype=dtype) for leaf in leaves}
             same_constants(relation, value, w, of_source(lambda _, c: zeros[c.value]), zeros, k)
         ones = np.ones((1,) * rank)
-        return ones, ones * 0
+        return ones, ones * 0, ones * 0
     if constants:
         if asked is None:
             raise Lost("constants are joined to what is scaled or shifted")
-        return beside_constants(relation, value, w, of_source, claims, asked, k)
-    gauges = tuple((claim.scale, claim.shift) for claim in claims.values())
-    whole = (ways, *((array.shape, array.tobytes()) for pair in gauges for array in pair)) if told else None
+        scale, shift = beside_constants(relation, value, w, of_source, claims, asked, k)
+        return scale, shift, still_lost(claims.values(), shift, in_place=False)
+    gauges = tuple((claim.scale, claim.shift, np.asarray(claim.lost)) for claim in claims.values())
+    whole = (ways, *((array.shape, array.tobytes()) for gauge in gauges for array in gauge)) if told else None
     known = None if whole is None else relation.moved_gauges.get(whole)
     if known is not None:
         return known
     parts: list[np.ndarray] = []
-    for name in ("scale", "shift"):
-        held = [getattr(claim, name) for claim in claims.values()]
+    for name, *held in zip(("scale", "shift", "lost"), *gauges, strict=True):
         one = uniform(np.concatenate([array.reshape(-1) for array in held])) if held else None
         if one is not None:  # it is one number wherever it lands
             parts.append(np.full((1,) * rank, one))
             continue
         parts.append(compress(spread(relation, w, of_source, name, k)))
     if whole is not None:
-        relation.moved_gauges[whole] = parts[0], parts[1]
-    return parts[0], parts[1]
+        relation.moved_gauges[whole] = parts[0], parts[1], parts[2]
+    return parts[0], parts[1], parts[2]

@@ -49,7 +49,7 @@ def _followed(relation: Relation, w: ir.Value, v: ir.Value, k: int, depth: int) 
     """
     side = relation.source
     for claim in relation.by_source.get(w, ()):
-        if claim.value is v and not claim.guard and not claim.most_lost:
+        if claim.value is v and not claim.guard and not claim.tells_less:
             shape = relation.file.shapes(v)[k]
             ids = torch.arange(int(np.prod(shape)), dtype=torch.float64).reshape(shape)
             return ids, torch.from_numpy(claim.scale), torch.from_numpy(claim.shift), claim.assumed

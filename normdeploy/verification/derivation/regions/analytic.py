@@ -15,14 +15,17 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from itertools import takewhile
 
+import numpy as np
 import onnx_ir as ir
 
-from normdeploy.array_types import Shape
+from normdeploy.array_types import Floats, Shape
 from normdeploy.graph.summed_axis import summed_axis
 from normdeploy.verification.derivation.gauges import Claim
 from normdeploy.verification.derivation.regions.compared_points import points
+from normdeploy.verification.derivation.regions.differences import differs
+from normdeploy.verification.derivation.regions.region_losses import lost_at
 from normdeploy.verification.derivation.regions.smooth import smooth
-from normdeploy.verification.derivation.regions.two_regions import Point, Regions, differs
+from normdeploy.verification.derivation.regions.two_regions import Point, Regions
 from normdeploy.verification.derivation.regions.unseen_constants import unseen_constants
 from normdeploy.verification.derivation.related.lost_digits import FORGOTTEN, forgets
 from normdeploy.verification.derivation.related.relation import Finding, Proof, Relation, Target
@@ -98,7 +101,7 @@ def _confirmed(
         return f"{kind(node)}: {error}"
     if not ours and not any(claim.value in there for claim in claims.values()):
         return "nothing of the source is computed there"
-    if forgets(claims.values(), target.scale, target.shift):
+    if forgets(claims.values(), target.scale, target.shift, np.zeros(())):
         return f"{kind(node)}: {FORGOTTEN}"
     pair = Regions(relation, value, target, theirs, ours, claims, constants, moves or {})
     gauges = [target.scale, target.shift, *(array for c in claims.values() for array in (c.scale, c.shift))]
@@ -106,7 +109,7 @@ def _confirmed(
     try:
         whole = target.rows or bool(moves) or any(claim.rows for claim in claims.values())
         shapes = points(relation, theirs, ours, list(leaves), gauges, whole=whole)
-        wrong = _compared(pair, shapes, roots=roots)
+        wrong, lost = _compared(pair, shapes, roots=roots)
     except Unlike as error:
         return replace(error.wrong, parts=tuple(theirs))
     if isinstance(wrong, str) and wrong:
@@ -124,13 +127,16 @@ def _confirmed(
     if unseen_constants(pair):
         return f"{kind(node)}: some of its constants' numbers are too small beside others to be seen at any point"
     assumed = any(claim.assumed for claim in claims.values())
-    known = Claim(value, target.scale, target.shift, assumed, target.rows)
+    known = Claim(value, target.scale, target.shift, assumed, target.rows, lost=lost)
     return Proof("analytic: equal at random points", ((target.value, known),), tuple(theirs))
 
 
-def _compared(regions: Regions, shapes: Iterator[tuple[int, Mapping[ir.Value, Shape]]], *, roots: bool) -> Wrong | str:
-    """Return how two regions differ at random points, or why that is not decided; "" if they do not differ."""
+def _compared(
+    regions: Regions, shapes: Iterator[tuple[int, Mapping[ir.Value, Shape]]], *, roots: bool
+) -> tuple[Wrong | str, Floats]:
+    """Return how two regions differ at random points, why that is not decided or "" for neither; and what is lost."""
     drawn: list[Point] = []
+    lost: Floats = np.zeros(())
     slight: Wrong | None = (
         None  # rounding may explain it at one spread, as an epsilon beside a variance, and not at another
     )
@@ -139,18 +145,20 @@ def _compared(regions: Regions, shapes: Iterator[tuple[int, Mapping[ir.Value, Sh
             for point in regions.drawn(at, k, scale):
                 wrong = differs(point.want, point.have)
                 if wrong is not None and not wrong.rounding:
-                    return wrong
+                    return wrong, lost
                 if wrong is not None and regions.is_noise(point):
                     continue  # it shows nothing: what is read is small beside a constant that a norm takes away
                 slight = slight or wrong
                 drawn.append(point)
-                if scale == _SCALES[0] and regions.loses_digits(point):
-                    return "its constants, rounded as they are stored, no longer tell what they are to"
+                found = lost_at(regions, point) if scale == _SCALES[0] else lost
+                if isinstance(found, str):
+                    return found, lost
+                lost = np.maximum(lost, found)
     if slight is not None:
-        return slight
+        return slight, lost
     if not any(point.want.numel() for point in drawn):
-        return "nothing is computed at the sizes that are tried"
-    return regions.unseen(drawn)
+        return "nothing is computed at the sizes that are tried", lost
+    return regions.unseen(drawn), lost
 
 
 def _is_told(relation: Relation, v: ir.Value) -> bool:

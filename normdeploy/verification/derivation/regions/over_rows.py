@@ -16,12 +16,12 @@ import numpy as np
 import onnx_ir as ir
 
 from normdeploy.graph.traits import Trait, has
-from normdeploy.verification.derivation.gauges import Claim
+from normdeploy.verification.derivation.gauges import Claim, composed
 from normdeploy.verification.derivation.laws.carrying_laws import carried
 from normdeploy.verification.derivation.laws.pointwise import Reading
 from normdeploy.verification.derivation.laws.same_operator import equal
 from normdeploy.verification.derivation.regions.analytic import confirm_analytic
-from normdeploy.verification.derivation.related.lost_digits import FORGOTTEN, forgets
+from normdeploy.verification.derivation.related.lost_digits import FORGOTTEN, forgets, still_lost
 from normdeploy.verification.derivation.related.relation import Finding, Proof, Relation, Target
 from normdeploy.verification.derivation.related.stored_rounding import Wrong
 from normdeploy.verification.derivation.related.unrounded import Constants
@@ -142,6 +142,7 @@ def _carried(
     """Return the claim about the result's rows, from those about the operands' rows."""
     known = [claim for claim in claims if claim is not None]
     assumed, scale, shift = any(claim.assumed for claim in known), np.ones(()), np.zeros(())
+    lost = np.zeros(())
     if all(claim.is_identity for claim in known):
         found = [equal(relation, w, v, spreads=True) for (w, v), c in zip(pairs, claims, strict=True) if c is None]
         wrong = next((one for one in found if not isinstance(one, bool)), None)
@@ -153,13 +154,10 @@ def _carried(
         gauge = carried(Reading(relation, turned, origin, claims))
         if not isinstance(gauge, tuple):
             return gauge
-        if forgets(known, *gauge):
+        lost = still_lost(known, gauge[1], in_place=True)
+        if forgets(known, *gauge, lost):
             return f"{kind(node)}: {FORGOTTEN}"
-        scale, shift = gauge
-    guard, lost = (
-        smaller_guard(*(claim.guard for claim in known)),
-        max((claim.most_lost for claim in known), default=0.0),
-    )
-    one = Claim(node.outputs[0], np.ones(()), np.zeros(()), assumed, rows=True, guard=guard, lost=lost)
-    result = one.then(scale, shift)
+        scale, shift = composed(*gauge, np.ones(()), np.zeros(()))
+    guard = smaller_guard(*(claim.guard for claim in known))
+    result = Claim(node.outputs[0], scale, shift, assumed, rows=True, guard=guard, lost=lost)
     return Proof("pointwise over rows", ((origin.outputs[0], result),), (node,))

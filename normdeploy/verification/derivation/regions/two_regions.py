@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
@@ -18,23 +18,14 @@ from torch import Tensor
 
 from normdeploy.array_types import Shape
 from normdeploy.graph import FLOATS, evaluate_node
-from normdeploy.graph.derivation import Derivation
-from normdeploy.verification.derivation.gauges import Claim, unit_roundoff
+from normdeploy.verification.derivation.gauges import Claim
 from normdeploy.verification.derivation.regions.compared_points import draw
+from normdeploy.verification.derivation.regions.differences import TOLERANCE, differs
 from normdeploy.verification.derivation.related.relation import Relation, Target
 from normdeploy.verification.derivation.related.stored_rounding import Wrong
 from normdeploy.verification.derivation.related.unrounded import Constants
 from normdeploy.verification.derivation.side.checked_side import Side
 from normdeploy.verification.derivation.side.operands import inputs_of, kind, with_attributes
-
-_TOLERANCE = 1e-9
-"""Largest difference in units of the largest result: float64's rounding in a statistic, far below an epsilon's part."""
-
-_ROUNDED = 256 * 2.0**-24
-"""Difference that stored constants explain which are rounded otherwise, or computed in their own precision."""
-
-_LOSES = 1024.0
-"""Units of rounding by which results may move where constants are rounded: more is what a large number has lost."""
 
 _MOVED = 1 + 2.0**-20
 """By what a number is multiplied to see whether it counts: what is off by less is off by rounding."""
@@ -96,7 +87,7 @@ class Regions:
     def drawn(self, shapes: Mapping[ir.Value, Shape], k: int, scale: float) -> Iterator[Point]:
         """Yield a point of a spread, at one assignment of sizes."""
         given = draw(self.relation.file, shapes, scale, k)
-        yield Point(k, given, self._want(given, k), self._have(given, k))
+        yield Point(k, given, self.want(given, k), self.have(given, k))
 
     def unseen(self, points: Sequence[Point]) -> Wrong | str:
         """Return which number counts at no point, how the regions differ where it does, or "" for neither."""
@@ -141,43 +132,57 @@ class Regions:
     def _counts(self, number: _Number, point: Point) -> bool:
         if isinstance(number.which, ir.Value):
             moved = {**point.drawn, number.which: point.drawn[number.which] * _MOVED}
-            pairs = ((point.want, self._want(moved, point.k)), (point.have, self._have(moved, point.k)))
+            pairs = ((point.want, self.want(moved, point.k)), (point.have, self.have(moved, point.k)))
             return all(differs(a, b) is not None for a, b in pairs)
         if number.node in self.theirs:
-            return differs(point.have, self._have(point.drawn, point.k, number)) is not None
-        return differs(point.want, self._want(point.drawn, point.k, number)) is not None
+            return differs(point.have, self.have(point.drawn, point.k, number)) is not None
+        return differs(point.want, self.want(point.drawn, point.k, number)) is not None
 
     def is_noise(self, point: Point) -> bool:
         """Tell whether rounding moves results at a point, or whether they leave the range of numbers there."""
         if not bool(torch.isfinite(point.want).all() & torch.isfinite(point.have).all()):
             return True
-        moved = self._want(point.drawn, point.k, noise=True), self._have(point.drawn, point.k, noise=True)
+        moved = self.want(point.drawn, point.k, noise=True), self.have(point.drawn, point.k, noise=True)
         return any(
-            differs(a, b, _TOLERANCE / 16) is not None for a, b in zip((point.want, point.have), moved, strict=True)
+            differs(a, b, TOLERANCE / 16) is not None for a, b in zip((point.want, point.have), moved, strict=True)
         )
 
-    def loses_digits(self, point: Point) -> bool:
-        """Tell whether rounding the constants that the derivation knows unrounded moves results by far more than it."""
-        if not self.constants.derivation.constants or self.is_noise(point):
-            return False
-        stored = replace(self, constants=Constants(self.relation.file, Derivation()))
-        unit = unit_roundoff(self.relation.file.type_of(self.value)) or unit_roundoff(ir.DataType.FLOAT)
-        return differs(point.have, stored._have(point.drawn, point.k), _LOSES * unit) is not None
-
-    def _want(
-        self, drawn: Mapping[ir.Value, Tensor], k: int, moved: _Number | None = None, *, noise: bool = False
+    def want(
+        self,
+        drawn: Mapping[ir.Value, Tensor],
+        k: int,
+        moved: _Number | None = None,
+        *,
+        noise: bool = False,
+        lost: tuple[float, int] | None = None,
     ) -> Tensor:
+        """Return the results of the source's region, of what it reads where the file's reads what was drawn.
+
+        Args:
+            moved: a number that is moved a little. noise: each result is rounded at random.
+            lost: what lost digits is read as it was drawn, whatever its gauge, and is off by this unit of rounding
+                of that, by signs along an axis.
+        """
         given = {}
         for w, claim in self.claims.items():
             move = self.moves.get(claim.value)
             held = drawn[claim.value] if move is None else evaluate_node(move, [drawn[v] for v in move.inputs if v])[0]
-            given[w] = _of(claim, held.reshape(self.relation.source.shapes(w)[k]) if claim.rows else held)
-        return self._evaluate(self.relation.source, self.ours, self.target.value, given, k, moved, noise=noise)
+            held = held.reshape(self.relation.source.shapes(w)[k]) if claim.rows else held
+            given[w] = _of(claim, held) if lost is None or not claim.tells_less else _off(held, claim, *lost)
+        return self._evaluate(self.relation.source, self.ours, self.target.value, given, k, moved, None, noise=noise)
 
-    def _have(
-        self, drawn: Mapping[ir.Value, Tensor], k: int, moved: _Number | None = None, *, noise: bool = False
+    def have(
+        self,
+        drawn: Mapping[ir.Value, Tensor],
+        k: int,
+        moved: _Number | None = None,
+        *,
+        noise: bool = False,
+        stored: bool = False,
     ) -> Tensor:
-        found = self._evaluate(self.relation.file, self.theirs, self.value, drawn, k, moved, noise=noise)
+        """Return the results of the file's region, brought to the source's; with its constants as they are stored."""
+        constants = None if stored else self.constants
+        found = self._evaluate(self.relation.file, self.theirs, self.value, drawn, k, moved, constants, noise=noise)
         if self.target.rows:
             found = found.reshape(self.relation.source.shapes(self.target.value)[k])
         return found * torch.from_numpy(self.target.scale) + torch.from_numpy(self.target.shift)
@@ -190,10 +195,11 @@ class Regions:
         given: Mapping[ir.Value, Tensor],
         k: int,
         moved: _Number | None,
+        constants: Constants | None,
         *,
         noise: bool,
     ) -> Tensor:
-        known, constants = dict(given), self.constants if side is self.relation.file else None
+        known = dict(given)
         generator = torch.Generator().manual_seed(k)
         for node in nodes:
             which = moved.which if moved is not None and moved.node is node else None
@@ -254,22 +260,9 @@ def _of(claim: Claim, drawn: Tensor) -> Tensor:
     return drawn * torch.from_numpy(claim.scale) + torch.from_numpy(claim.shift)
 
 
-def differs(want: Tensor, have: Tensor, tolerance: float = _TOLERANCE) -> Wrong | None:
-    """Return how two results differ, each row of the last axes by its own size; None if they do not."""
-    if want.shape != have.shape:
-        return Wrong(f"its shape is {list(have.shape)}; expected {list(want.shape)}")
-    last = torch.isinf(want) & (have == want.sign() * torch.finfo(torch.float32).max)
-    if bool(last.any()):
-        found = differs(want.masked_fill(last, 0.0), have.masked_fill(last, 0.0), tolerance)
-        return found or Wrong("holds the last number of its type where an infinity is expected", last=True)
-    if not bool(torch.isfinite(want).all() & torch.isfinite(have).all()):
-        return Wrong("it is not finite")
-    if not want.numel():
-        return None
-    axis = 1 if want.dim() > 2 else -1
-    others = [i for i in range(want.dim()) if i != axis % want.dim()]
-    size, off = (t.amax(others) if others else t for t in (want.abs(), (want - have).abs()))
-    size = torch.maximum(size, 1e-3 * size.max())
-    worst = float((off / size).nan_to_num(0.0).max())
-    text = f"it differs by {worst:.3g} of its size"
-    return None if worst <= tolerance else Wrong(text, worst <= _ROUNDED)
+def _off(given: Tensor, claim: Claim, unit: float, axis: int) -> Tensor:
+    axis = max(axis, -given.dim())
+    shape = [1] * given.dim()
+    shape[axis] = -1
+    signs = torch.randn(given.shape[axis], generator=torch.Generator().manual_seed(axis)).sign().reshape(shape)
+    return given + unit * torch.from_numpy(np.asarray(claim.lost)) * signs

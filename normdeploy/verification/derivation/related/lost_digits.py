@@ -108,22 +108,40 @@ def _loses_scale(stored: Array, source: Array, dtype: ir.DataType | None, factor
     return bool((small & counts & (moved > allowed)).any())
 
 
-def forgets(claims: Iterable[Claim | None], scale: Floats, shift: Floats) -> bool:
+def forgets(claims: Iterable[Claim | None], scale: Floats, shift: Floats, lost: Floats) -> bool:
     """Tell whether a result is of another gauge than what is read, though the file lost digits, or holds 0, by that.
 
     Args:
-        claims: what is read. scale, shift: of the result.
+        claims: what is read. scale, shift: of the result. lost: what it lost by that (:func:`still_lost`).
     """
     kept = stands_for_nothing(scale)
-    for claim in claims:
-        if claim is None:
-            continue
-        nothing = stands_for_nothing(claim.scale)
-        if nothing.any() and not _all_kept(nothing, kept):
-            return True
-        if claim.tells_less and not shift.any():
-            return True
-    return False
+    nothing = (stands_for_nothing(claim.scale) for claim in claims if claim is not None)
+    return any(each.any() and not _all_kept(each, kept) for each in nothing) or bool(((lost > 0) & (shift == 0)).any())
+
+
+def still_lost(claims: Iterable[Claim | None], shift: Floats, *, in_place: bool, adds: bool = False) -> Floats:
+    """Return what a result lost of what is read, by its shape: each in its place, or the most wherever it is shifted.
+
+    Args:
+        claims: what is read. shift: of the result.
+        in_place: no element of the result is computed of what stands elsewhere along axes where the shift varies.
+        adds: what is read is added up: beside an operand of size 1 a little is lost as well as rounded.
+    """
+    known = [claim for claim in claims if claim is not None]
+    parts = [np.asarray(claim.lost, np.float64) for claim in known if claim.tells_less]
+    if not parts:
+        return np.zeros(())
+    if in_place and all(_fits(part.shape, shift.shape) for part in parts):
+        one = tuple(axis for axis, n in enumerate(shift.shape) if n == 1)
+        lost = np.sum(np.broadcast_arrays(*(part.max(one, keepdims=True) for part in parts)), 0)
+    else:
+        most = sum(float(part.max()) for part in parts)
+        lost = np.where(shift != 0, most, 0.0) if shift.any() else np.asarray(most)
+    return np.where(lost <= ROOM, 0.0, lost) if adds and len(known) > 1 else lost
+
+
+def _fits(part: tuple[int, ...], whole: tuple[int, ...]) -> bool:
+    return len(part) == len(whole) and all(1 in (n, m) or n == m for n, m in zip(part, whole, strict=True))
 
 
 def _all_kept(nothing: Array, kept: Array) -> bool:

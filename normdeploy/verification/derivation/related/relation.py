@@ -52,6 +52,10 @@ Finding = Proof | Wrong | str
 """A proof; a stored number that is wrong where all else fits; or why there is no proof ("" for another operator)."""
 
 
+Moved = tuple[Floats, Floats, Floats]
+"""Scale, shift and what is lost of a result that was moved."""
+
+
 @dataclass
 class Relation:
     """Claims that hold, by the source's value and by the file's.
@@ -64,7 +68,7 @@ class Relation:
         unrounded: computes what follows from constants and sizes, at one assignment, from unrounded constants.
         moved: of two ways of moving, by all that they depend on: the result's rank, and whether constants are joined to
             it; None where elements land elsewhere.
-        moved_gauges: scale and shift of the result, by the same and by the gauges of what is moved.
+        moved_gauges: of the result, by the same and by the gauges of what is moved.
         twins: values of the source that are the same, by each: what stands for one stands for all.
     """
 
@@ -79,7 +83,7 @@ class Relation:
     further: Callable[[Relation, ir.Value, ir.Value], Claim | None] | None = None
     unrounded: Callable[[ir.Value, int], Array | None] | None = None
     moved: dict[Hashable, tuple[int, bool] | None] = field(default_factory=dict)
-    moved_gauges: dict[Hashable, tuple[Floats, Floats]] = field(default_factory=dict)
+    moved_gauges: dict[Hashable, Moved] = field(default_factory=dict)
     twins: Mapping[ir.Value, Sequence[ir.Value]] = field(default_factory=dict)
     _looked: set[tuple[ir.Value, ir.Value]] = field(default_factory=set)
 
@@ -97,7 +101,8 @@ class Relation:
         again = (
             None if claim.again is None or scale.shape[claim.again] == shift.shape[claim.again] == 1 else claim.again
         )
-        claim = replace(claim, scale=scale, shift=shift, again=again)
+        lost = ranked(compress(np.asarray(claim.lost, np.float64)), rank or 0)
+        claim = replace(claim, scale=scale, shift=shift, again=again, lost=np.max(claim.lost) if lost is None else lost)
         by_source, by_file = (self.rows, self.in_rows) if claim.rows else (self.by_source, self.by_file)
         if claim.again is not None:
             by_source, by_file = self.again, self.in_again
