@@ -78,7 +78,7 @@ def resampled(statistic: Callable[[Rows], Any], parts: Rows) -> Interval:
 
 
 def _draws(rows: int) -> npt.NDArray[np.int64]:
-    """Return how often each sample of the rows has each of them; of as many rows the samples are the same every time."""
+    """Return how often each sample has each row; of as many rows the samples are the same every time."""
     return np.random.default_rng(_SEED).multinomial(rows, np.full(rows, 1 / rows), size=_DRAWS)
 
 
