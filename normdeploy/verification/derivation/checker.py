@@ -85,8 +85,7 @@ def check_derivation(
     """Return what is confirmed of a file against its source, operator by operator; nothing in either makes it raise.
 
     Args:
-        source: the graph as traced, or as another tool wrote it. file: the graph to be judged. Either may be given as a
-            side of these assignments (the file's beside the source's), which serves any number of derivations.
+        source: the graph as traced, or as another tool wrote it. file: the graph to be judged. Or their sides.
         derivation: hints, by names of values; may be empty, or wrong.
         assignments: shapes of the inputs, by name, at a few assignments of sizes (one where nothing is dynamic).
         outputs: names of the file's outputs, in the order of the source's; its own order by default.
