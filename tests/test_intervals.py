@@ -47,3 +47,15 @@ def test_a_resampled_ratio_covers_and_is_the_same_every_time() -> None:
     first, second = (resampled(lambda sums: sums[..., 0] / sums[..., 1], parts) for _ in range(2))
     assert first == second
     assert first.low < first.value < first.high
+
+
+@pytest.mark.parametrize("rows", [7, 40, 3000])
+def test_samples_are_those_that_numpy_draws_however_often_they_are_asked_for(rows: int) -> None:
+    """Of few rows they are kept, of many drawn anew."""
+    drawn = np.random.default_rng(0).multinomial(rows, np.full(rows, 1 / rows), size=1000)
+    for seed in range(3):
+        parts = np.random.default_rng(seed).random((rows, 2))
+        wanted = np.quantile((drawn @ parts)[:, 0] / (drawn @ parts)[:, 1], [0.025, 0.975])
+        found = resampled(lambda sums: sums[..., 0] / sums[..., 1], parts)
+        assert (found.low, found.high) == pytest.approx(tuple(wanted), rel=1e-12)
+        assert found.value == pytest.approx(parts[:, 0].sum() / parts[:, 1].sum(), rel=1e-12)

@@ -33,14 +33,14 @@ def _says(node: ast.AST, errors: set[str], texts: set[str]) -> bool:
 
 def decisions(source: str) -> Iterator[int]:
     """Yield the lines that compare or search the text of an error, or a sentence of ours with a constant."""
-    tree = ast.parse(source)
-    caught = {node.name for node in ast.walk(tree) if isinstance(node, ast.ExceptHandler) and node.name}
+    nodes = list(ast.walk(ast.parse(source)))
+    caught = {node.name for node in nodes if isinstance(node, ast.ExceptHandler) and node.name}
     errors = caught | {"error", "exception", "cause", "warning"}
     texts: set[str] = set()
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Assign) and _says(node.value, errors, set()):
             texts |= {target.id for target in node.targets if isinstance(target, ast.Name)}
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Compare):
             sides = [node.left, *node.comparators]
             text = any(isinstance(side, ast.Constant) and isinstance(side.value, str) and side.value for side in sides)

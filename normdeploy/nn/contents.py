@@ -21,13 +21,18 @@ def state_of(model: nn.Module, reached: Iterable[Reached] | None = None) -> Iter
 
 
 def same_numbers(one: Tensor, other: Tensor) -> bool:
-    """Tell whether two tensors of one kind hold the same numbers, NaN beside NaN; sparse ones, in the same order."""
+    """Tell whether two tensors of one kind hold the same numbers, NaN beside NaN; sparse ones, in the same order.
+
+    Tensors on the meta device hold none.
+    """
     if _kind(one) != _kind(other):
         return False
     return all(map(_equal, _strided(one), _strided(other)))
 
 
 def _equal(one: Tensor, other: Tensor) -> bool:
+    if one.is_meta or other.is_meta:
+        return one.is_meta and other.is_meta
     if torch.equal(one, other):
         return True
     numbers = one.is_floating_point() or one.is_complex()

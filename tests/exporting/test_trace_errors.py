@@ -65,6 +65,15 @@ class Fixed(nn.Module):
         return x.reshape(2, 3) * 2
 
 
+class Mapped(nn.Module):
+    def __init__(self, out: int) -> None:
+        super().__init__()
+        self.norm, self.out = nn.BatchNorm1d(3), out
+
+    def forward(self, x):
+        return torch.func.vmap(self.norm, out_dims=self.out)(x.reshape(2, -1, 3))
+
+
 @pytest.mark.parametrize(
     ("model", "expected"),
     [
@@ -74,6 +83,7 @@ class Fixed(nn.Module):
         (Pointer(), "leaves torch"),
         (Exchanged(), "leaves torch"),
         (Refusing(), "refuses by itself"),
+        (Mapped(1).eval(), r"vmap.*leave out_dims at 0"),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, nn.Module) else "",
 )
@@ -81,6 +91,19 @@ def test_a_cause_is_told_whatever_the_shapes(model, expected):
     for shapes in (None, {"x": {0: "rows"}}):
         with pytest.raises(TraceError, match=expected):
             trace(model, torch.rand(2, 3), dynamic_shapes=shapes)
+
+
+def test_what_stays_in_front_where_it_is_mapped_is_traced():
+    """The remedy that is told."""
+    assert trace(Mapped(0).eval(), torch.rand(2, 3)).model.graph.outputs
+
+
+def test_what_is_not_known_to_stop_a_trace_is_told_no_remedy_that_was_tried(monkeypatch):
+    monkeypatch.setattr(torch_exceptions, "import_module", lambda _: np)
+    for shapes in (None, {}, {"x": {0: "rows"}}):
+        with pytest.raises(TraceError, match="with fixed shapes either") as failed:
+            trace(Branch(), torch.rand(2, 3), dynamic_shapes=shapes)
+        assert "dynamic_shapes" not in str(failed.value)
 
 
 def test_what_cannot_be_run_is_not_asked_of_dynamo(monkeypatch):
@@ -123,7 +146,7 @@ def test_where_torch_has_moved_its_classes_a_trace_fails_with_what_torch_said(mo
     monkeypatch.setattr(torch_exceptions, "import_module", lambda _: np)  # which has none of them
     assert torch_exceptions.found(*NAMES) == ()
     trace(nn.Linear(3, 4), torch.rand(2, 3))
-    with pytest.raises(TraceError, match=r"Branch.*cannot be traced \(GuardOnDataDependentSymNode.*expected a forward"):
+    with pytest.raises(TraceError, match=r"Branch.*cannot be traced, .* \(GuardOnDataDependent.*expected a forward"):
         trace(Branch(), torch.rand(2, 3))
 
 

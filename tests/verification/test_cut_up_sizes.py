@@ -50,11 +50,16 @@ SCALED = Derivation(tuple(Hint(name, name) for name in ("n", "a", "b", "u", "v",
     ],
 )
 def test_parts_that_are_joined_again_are_as_long_as_what_was_cut(joined: str, second: str, known: bool):
-    """A sum with itself instead of a product by 2: shown at random points, which have sizes only if these are known."""
-    source = parts(joined, second, "Mul(j, s)")
-    file = parts(joined, second, "Add(j, j)")
+    """A product with itself instead of a square: shown at random points, which have sizes only if these are known."""
+    source = parts(joined, second, "Pow(j, s)")
+    file = parts(joined, second, "Mul(j, j)")
     assert report(source, source, unchanged(source)).confirmed
     assert report(source, file, SCALED).confirmed == known
+
+
+def test_twice_a_value_is_its_sum_with_itself_whatever_its_size():
+    joined = "Concat<axis = 0>(v, u)"
+    assert report(parts(joined), parts(joined, behind="Add(j, j)"), SCALED).confirmed
 
 
 def test_another_order_of_parts_is_not_confirmed():

@@ -79,3 +79,27 @@ def test_what_names_each_size_has_these_sizes(source: str, file: str, confirmed:
     paths = written(tmp_path / "source.onnx", source), written(tmp_path / "file.onnx", file)
     verdict = verify(*paths, args=args, level="quick")
     assert (verdict.check("derivation").status == "pass") == confirmed, verdict.summary()
+
+
+@pytest.mark.parametrize(
+    ("between", "confirmed"),
+    [
+        ("m = Identity(some)", True),
+        ("m = CastLike(some, x)", True),
+        ("m = Dropout(some)", True),
+        ("g = Neg(some) m = Neg(g)", True),
+        ("half = Constant<value_float=0.5>() h = Mul(some, half) m = Div(h, half)", True),
+        ("half = Constant<value_float=0.5>() two = Constant<value_float=2.0>() h = Mul(some, half) m = Div(h, two)",
+         False),
+        ("ones = Constant<value_floats=[1.0, 1.0, 1.0, 1.0]>() m = Mul(some, ones)", False),  # four of one
+    ],
+)  # fmt: skip
+def test_what_keeps_any_shape_is_looked_through_where_lengths_decide_it(
+    between: str, confirmed: bool, tmp_path: Path
+) -> None:
+    ending = "e = Sqrt({0}) row = Concat<axis=0>(single, n) a = Reshape(e, row) y = Add(x, a)"
+    source = written(tmp_path / "source.onnx", f"{between} {ending.format('m')}")
+    file = written(tmp_path / "file.onnx", ending.format("some"))
+    args = {"x": np.ones((4, 4), np.float32), "lengths": np.array([4, 2, 3, 1])}
+    verdict = verify(source, file, args=args, level="quick")
+    assert (verdict.check("derivation").status == "pass") == confirmed, verdict.summary()

@@ -158,3 +158,55 @@ def test_a_mean_taken_away_in_float32_is_proven(tmp_path) -> None:
     torch.manual_seed(0)
     verdict = nd.export(Wide().half(), torch.randn(ROWS, 4).half(), tmp_path / "net.onnx").verdict
     assert verdict.status == "pass"
+
+
+class Mapped(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows = nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = torch.func.vmap(self._row)(x)
+        return y
+
+    def _row(self, x: Tensor) -> Tensor:
+        y: Tensor = self.rows(x)
+        y += x.mean()
+        return y
+
+
+def test_what_is_mapped_over_a_batch_is_run_in_float64(tmp_path) -> None:
+    """Parts of it lie nowhere in memory by themselves."""
+    torch.manual_seed(0)
+    net, x = Mapped(), torch.randn(ROWS, 4)
+    with torch.no_grad(), float64_mode():
+        found = net(x)
+    with torch.no_grad():
+        expected = copy.deepcopy(net.rows).double()(x.double()) + x.double().mean(1, keepdim=True)
+    np.testing.assert_allclose(found.numpy(), expected.numpy(), rtol=0, atol=1e-14)
+    verdict = nd.export(net, x, tmp_path / "net.onnx", verify="quick").verdict
+    assert verdict.status == "pass", verdict.summary()
+
+
+class Ensemble(nn.Module):
+    """Three networks whose stacked weights are mapped over, as torch's guide has it; what is called has no numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        nets = [nn.Sequential(nn.Linear(4, 6), nn.LayerNorm(6), nn.ReLU(), nn.Linear(6, 2)) for _ in range(3)]
+        self.weights = torch.func.stack_module_state(nets)[0]
+        self.base = [copy.deepcopy(nets[0]).to("meta")]
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = torch.func.vmap(self._one, in_dims=(0, None))(self.weights, x)
+        return y
+
+    def _one(self, weights: dict[str, Tensor], x: Tensor) -> Tensor:
+        y: Tensor = torch.func.functional_call(self.base[0], weights, (x,))
+        return y
+
+
+def test_an_ensemble_of_stacked_weights_is_proven(tmp_path) -> None:
+    torch.manual_seed(0)
+    verdict = nd.export(Ensemble(), torch.randn(ROWS, 4), tmp_path / "net.onnx", verify="quick").verdict
+    assert verdict.status == "pass", verdict.summary()

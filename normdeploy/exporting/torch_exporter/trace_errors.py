@@ -20,6 +20,7 @@ from torch.overrides import TorchFunctionMode
 from normdeploy.exporting.torch_exporter.torch_exceptions import is_control_flow, is_missing_translation, is_unwritten
 from normdeploy.exporting.translations.delegated import NoTranslationError
 from normdeploy.graph.scopes import module_of_node
+from normdeploy.nn.wrapped import is_wrapped
 
 _TORCH = Path(torch.__file__).parent
 _HERE = Path(__file__).parents[1]  # the room: its subrooms call and trace modules, too
@@ -48,6 +49,11 @@ class Cause(Enum):
         "it runs, and refuses by itself what it is given while it is traced",
         "look at the condition in front of that line: sizes may be symbols there, and libraries ask whether they are "
         "traced",
+    )
+    TRANSFORMED = (
+        "a transform of torch.func runs in it (vmap, jvp, grad), of which torch.export follows a part",
+        "of vmap leave out_dims at 0 and move that dimension behind it (movedim), or give the whole batch to what is "
+        "mapped; of the others write out what they compute",
     )
     LEAVES_TORCH = ("it leaves torch (numpy, raw memory) inside forward", "compute with torch operators")
 
@@ -198,24 +204,29 @@ def _raised_by_hand(error: BaseException) -> bool:
 
 
 class _Departures(TorchFunctionMode):
-    """Sees whether a tensor is handed to something other than torch."""
+    """Sees whether a tensor is handed to something other than torch, and whether one is a transform's of torch.func."""
 
     def __init__(self) -> None:
         super().__init__()
         self.seen: bool = False
+        self.transformed: bool = False
 
     def __torch_function__(
         self, func: Callable[..., Any], types: object, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         self.seen = self.seen or func in _LEAVING
+        self.transformed = self.transformed or any(isinstance(one, torch.Tensor) and is_wrapped(one) for one in args)
         return func(*args, **(kwargs or {}))
 
 
-def _leaves_torch(model: nn.Module, tensors: Sequence[torch.Tensor]) -> bool:
+def _cause_seen(model: nn.Module, tensors: Sequence[torch.Tensor]) -> Cause | None:
+    """Return what stops a trace of what is seen while the model runs; None where nothing of it is."""
     departures = _Departures()
     with suppress(Exception), torch.no_grad(), departures:
         model(*tensors)
-    return departures.seen
+    if departures.seen:
+        return Cause.LEAVES_TORCH
+    return Cause.TRANSFORMED if departures.transformed else None
 
 
 def explain(
@@ -238,12 +249,12 @@ def explain(
         cause = Cause.FIXED_DIMENSION
     if cause is None and _raised_by_hand(first):
         cause = Cause.REFUSES
-    if cause is None and _leaves_torch(model, tensors):
-        cause = Cause.LEAVES_TORCH
+    if cause is None:
+        cause = _cause_seen(model, tensors)
     said = f"{type(first).__name__}: {essential_line(first)}"
     if cause is not None:
         return f"{where} cannot be traced: {cause.wrong} ({said}); {cause.remedy}"
     return (
-        f"{where} cannot be traced ({said}); expected a forward that "
-        "torch.export can follow: rewrite the named line, or pass dynamic_shapes={} to trace with fixed shapes"
+        f"{where} cannot be traced, with fixed shapes either ({said}); expected a forward that torch.export can "
+        "follow: rewrite what the message tells of"
     )

@@ -7,7 +7,8 @@
   varies along one axis at most.
 - The same with constants that vary along several axes, where a difference is then scaled: (x - m) / d is a batch
   normalization over axis 0 alone of an input of higher rank, and what follows it in its module belongs to it. Products
-  also where a Reshape made these axes of one: channels in groups, features in heads.
+  also where a Reshape made these axes of one, channels in groups or features in heads, and beside a product with a
+  stack of matrices, whose numbers vary along the same axes: linear layers of experts.
 
 No affine map: integers; any other constant that varies along several axes (a position embedding, a rotary table); one
 that enlarges x.
@@ -184,6 +185,22 @@ def _were_one_axis(x: ir.Value, axes: Collection[int]) -> bool:
     return any(set(found) <= set(of) and sum(before[i] != 1 for i in one) == 1 for one, of in groups(before, after))
 
 
+def _is_stacked(node: ir.Node | None) -> bool:
+    """Tell whether an operator multiplies by a stack of constant matrices, one for each expert or head."""
+    if node is None or not is_standard(node, "MatMul"):
+        return False
+    ranks = [value.shape.rank() for value in node.inputs if value is not None and is_constant(value) and value.shape]
+    return max(ranks, default=0) > 2
+
+
+def _are_weighed_apart(node: ir.Node, x: ir.Value) -> bool:
+    """Tell whether a node stands beside a product with a stack of matrices, its bias aside."""
+    makers = [x.producer()]
+    if makers[0] is not None and is_standard(makers[0], "Add"):
+        makers = [value.producer() for value in makers[0].inputs if value is not None]
+    return any(map(_is_stacked, makers)) or any(_is_stacked(usage.node) for usage in node.outputs[0].uses())
+
+
 def _arithmetic(node: ir.Node) -> Match | NoMatch | None:
     left, right = node.inputs[0], node.inputs[1]
     if left is None or right is None or is_constant(left) == is_constant(right):
@@ -215,7 +232,7 @@ def _arithmetic(node: ir.Node) -> Match | NoMatch | None:
         mapping = AffineMap.of(1.0, -array, rank)
     else:
         mapping = AffineMap.of(-1.0, array, rank)
-    scaled = node.op_type in ("Mul", "Div") and _were_one_axis(x, mapping.axes)
+    scaled = node.op_type in ("Mul", "Div") and (_were_one_axis(x, mapping.axes) or _are_weighed_apart(node, x))
     if len(mapping.axes) > 1 and not (scaled or _centres(node, operand is right) or _continues(x)):
         return None
     if not mapping.finite:

@@ -81,7 +81,7 @@ class MovePads(RewritePass):
         ]
         if not points or last.outputs[0].shape is None:
             return False
-        inner = [source, *(value for node in nodes for value in node.outputs if value is not last.outputs[0])]
+        inner = _following(nodes, source) - {last.outputs[0]}
         if any(value.is_graph_output() or any(usage.node not in nodes for usage in value.uses()) for value in inner):
             return False  # it would be padded, too
         self._seen.update(nodes)
@@ -109,6 +109,15 @@ class MovePads(RewritePass):
         self.context.carried.forget(node.outputs[0] for node in fitting[-1].nodes[:-1])
         search.forget()
         return True
+
+
+def _following(nodes: Sequence[ir.Node], source: ir.Value) -> set[ir.Value]:
+    """Return a value and what a chain makes of it; not the sizes and constants, which other chains may read as well."""
+    found = {source}
+    for node in nodes:
+        if any(value in found for value in node.inputs):
+            found.update(node.outputs)
+    return found
 
 
 def _distance(reading: Reading, value: Floats) -> float:

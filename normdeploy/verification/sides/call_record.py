@@ -11,6 +11,8 @@ from torch import Tensor
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
+from normdeploy.nn.wrapped import is_wrapped
+
 _LARGEST = 1 << 16
 """Elements of an operand that is kept: a number per channel, or per place and channel."""
 
@@ -21,7 +23,8 @@ class NormCall:
 
     Args:
         kind: ONNX's word for it. numbers: scale, shift and, of stored statistics, mean and variance; None where absent.
-        epsilon: its epsilon. rows: how many have statistics of their own; 0 where those are stored. size: of a row.
+        epsilon: its epsilon. rows: how many have statistics of their own; 0 where those are stored, or their number is
+            not known. size: of a row.
     """
 
     kind: str
@@ -39,8 +42,8 @@ def _batch_norm(given: Mapping[str, Any]) -> NormCall | None:
 
 
 def _layer_norm(given: Mapping[str, Any]) -> NormCall | None:
-    size = math.prod(given["normalized_shape"])
-    rows = given["input"].numel() // size if size else 0
+    size, x = math.prod(given["normalized_shape"]), given["input"]
+    rows = x.numel() // size if size and _outlasts(x) else 0  # of what is mapped over these are one sample's
     return NormCall("LayerNormalization", _affine(given), given.get("eps", 1e-5), rows, size) if size else None
 
 
@@ -90,9 +93,9 @@ class CallRecord(TorchFunctionMode):
         if func in _NORMS:
             names, read = _NORMS[func]
             call = read({**dict(zip(names, args, strict=False)), **given})
-            self.norms += [] if call is None else [call]
+            self.norms += [] if call is None or not all(map(_outlasts, call.numbers)) else [call]
         elif func in _CONVOLUTIONS and len(args) > _PADDING and isinstance(args[_PADDING], tuple):
-            self.convolutions.append((args[1], args[_PADDING]))
+            self.convolutions += [(args[1], args[_PADDING])] if _outlasts(args[1]) else []
         elif func is functional.scaled_dot_product_attention:
             query, scale = args[0] if args else given["query"], given.get("scale")
             scale = query.shape[-1] ** -0.5 if scale is None else float(scale)
@@ -120,5 +123,10 @@ class CallRecord(TorchFunctionMode):
 def _kept(operand: Any, result: Tensor) -> bool:
     """Tell whether an operand is a number, or has fewer elements than the result, as one per channel has."""
     if isinstance(operand, Tensor):
-        return operand.is_floating_point() and operand.numel() <= min(_LARGEST, result.numel())
+        return operand.is_floating_point() and operand.numel() <= min(_LARGEST, result.numel()) and _outlasts(operand)
     return isinstance(operand, (int, float)) and not isinstance(operand, bool)
+
+
+def _outlasts(number: Tensor | None) -> bool:
+    """Tell whether numbers can be looked at after the call: parts of what torch.func maps over cannot."""
+    return number is None or not is_wrapped(number)

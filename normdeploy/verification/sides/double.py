@@ -29,6 +29,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_flatten, tree_map
 
 from normdeploy.nn.promoted import PROMOTED, promoted
+from normdeploy.nn.wrapped import is_wrapped
 from normdeploy.verification.sides.logarithms import Logarithms
 from normdeploy.verification.sides.single_only import IN_FLOAT64
 from normdeploy.verification.sides.stand_ins import StandIns
@@ -89,7 +90,8 @@ class Float64Mode(TorchFunctionMode):
 
     Args:
         native: the precision the model runs in, whose epsilon a norm without one adds.
-        seen: called with each tensor that a call returns and those that it read (none where it wrote one of them).
+        seen: called with each tensor that a call returns and those that it read (none where it wrote one of them);
+            not where torch.func wraps one of them.
         answers: a promoted tensor's dtype is the native one to who asks.
 
     Attributes:
@@ -147,9 +149,10 @@ class Float64Mode(TorchFunctionMode):
         if self._seen is not None:
             given = [] if in_place or "out" in kwargs else tree_flatten((promoted_args, promoted_kwargs))[0]
             read = [item for item in given if isinstance(item, Tensor)]
-            for part in outcome if isinstance(outcome, (tuple, list)) else (outcome,):
-                if isinstance(part, Tensor):
-                    self._seen(part, read)
+            made = outcome if isinstance(outcome, (tuple, list)) else (outcome,)
+            found = [part for part in made if isinstance(part, Tensor)]
+            for part in () if any(map(is_wrapped, (*found, *read))) else found:  # its numbers end with the transform
+                self._seen(part, read)
         return outcome
 
     def _entered(self, value: Any, one: Callable[[Any], Any]) -> Any:

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from normdeploy.nn.promoted import PROMOTED, promoted
+from normdeploy.nn.wrapped import is_wrapped
 
 _HANDS_OUT = frozenset({getattr(Tensor, "data").__get__, Tensor.detach, torch.detach})  # noqa: B009 - unknown to its stubs
 
@@ -59,6 +60,8 @@ def _key(value: Any) -> _Key | None:
     """Return where a low-precision tensor lies; None of anything else."""
     if type(value) not in (Tensor, Parameter) or value.dtype not in PROMOTED or value.layout is not torch.strided:
         return None
+    if is_wrapped(value):  # it lies nowhere, and is itself alone
+        return id(value), 0, value.shape, value.stride(), value.dtype
     storage = value.untyped_storage()._cdata
     return storage, value.storage_offset(), value.shape, value.stride(), value.dtype
 

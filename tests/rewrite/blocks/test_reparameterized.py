@@ -237,6 +237,12 @@ def test_diverse_branches_as_published_in_a_row(fold):
     assert not [row for row in folded.ledger if row.action == "kept"]
 
 
+def test_diverse_branches_as_published_for_any_batch(fold):
+    batch = ({0: torch.export.Dim("batch")},)
+    folded = fold(PublishedDiverseBranch(4, 6), torch.randn(2, 4, 13, 11), dynamic_shapes=batch)
+    assert dict(folded.operators) == {"Conv": 1}
+
+
 class DilatedReparam(nn.Module):
     """UniRepLKNet (arXiv 2311.15599): a large depthwise kernel, and smaller dilated ones that lie inside it."""
 

@@ -96,6 +96,23 @@ def test_a_norm_in_between_and_a_constant_pad(net):
     close(n.run(), before)
 
 
+def test_sizes_that_two_borders_read_are_no_part_of_either(net):
+    """A batch of any size is asked for once, and what is written into both results is repeated to it."""
+    n = net((1, 4, 6, 7))
+    rows = n.op("Shape", n.x, start=0, end=1)
+    target = n.op("Concat", rows, n.constant(np.array([3, 1, 7])), axis=0)
+    for value in (rows, target):
+        value.dtype = ir.DataType.INT64
+    ends = []
+    for bias in (BIAS, BIAS[::-1] * 2):
+        row = n.op("Expand", n.constant(bias.reshape(1, 3, 1, 1)), target)
+        ends.append(n.op("Concat", row, point(n, bias), row, axis=2))
+    n.end(*(n.op("Relu", value) for value in ends))
+    before = n.run()
+    assert move(n) == ["Pad", "Conv", "Pad", "Conv", "Relu", "Relu"]
+    close(n.run(), before)
+
+
 STAYS = ["zero padding", "padding with minus infinity", "another reader", "graph output", "kernel", "varies", "shifted",
          "other values", "another row", "rounded"]  # fmt: skip
 

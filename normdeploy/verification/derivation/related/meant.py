@@ -25,17 +25,21 @@ class Meant:
         self._names: dict[str, set[str]] = {}
         for row in rows:
             self._names.setdefault(row.key, set()).add(row.value)
+        self._named = set().union(*self._names.values())
 
     def key(self, value: ir.Value) -> str:
         """Return how a value is computed (:func:`normdeploy.graph.derivation.dataflow_keys`)."""
         return self._keys.get(value, "")
 
     def only(self, row: Hint | Exact, value: ir.Value) -> bool:
-        """Tell whether a row can be of no other value: queries, keys and values of one norm are computed alike."""
+        """Tell whether a row can be of no other value: queries, keys and values of one norm are computed alike.
+
+        A value that another row names is that row's: branches that were merged are computed as one of them was.
+        """
         if row.value in self._there:
             return self._there[row.value] is copied(value)
         key = self.key(value)
-        return self._alike[key] == 1 and self._names.get(key) == {row.value}
+        return value.name not in self._named and self._alike[key] == 1 and self._names.get(key) == {row.value}
 
     def another(self, row: Hint | Exact, value: ir.Value) -> bool:
         """Tell whether a row is of another value of the file, by its name."""

@@ -111,17 +111,25 @@ def _step_of(side: Side, value: ir.Value) -> Affine | None:
     if node is None or side.is_constant(value) or value.index() != 0:
         return None
     found = _STEPS.get(kind(node), _kept)(side, node)
-    if found is None or not _alike(side, found.value, value):
+    if found is None or not _alike(side, node, found.value):
         return None
     return found
 
 
-def _alike(side: Side, x: ir.Value, y: ir.Value) -> bool:
-    """Tell whether two values have one type and one shape at every assignment of sizes."""
+def _alike(side: Side, node: ir.Node, x: ir.Value) -> bool:
+    """Tell whether the first result of an operator is of the type and, at every assignment of sizes, the shape of x."""
+    y = node.outputs[0]
     shapes = side.shapes(y)
-    if x in side.opened or y in side.opened:
+    if (x in side.opened or y in side.opened) and not _keeps_any_shape(side, node, x):
         return False
     return bool(shapes) and side.shapes(x) == shapes and side.type_of(x) == side.type_of(y)
+
+
+def _keeps_any_shape(side: Side, node: ir.Node, x: ir.Value) -> bool:
+    """Tell whether the result of an operator is of the shape of x, an operand, whatever shape that is."""
+    if has(node, Trait.BROADCASTS):
+        return all(value is x or set(side.shapes(value)) == {()} for value in inputs_of(node) if value is not None)
+    return (has(node, Trait.POINTWISE) or kind(node) == "BatchNormalization") and node.inputs[0] is x
 
 
 def spread(side: Side, value: ir.Value | None) -> tuple[Floats, Floats] | None:
