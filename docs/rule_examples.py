@@ -109,7 +109,7 @@ EXAMPLES: dict[str, Example] = {
         "{ a = Softmax <axis = 1> (x) b = Mul(a, s) c = Pow(b, two) y = Conv(c, W) }",
         {"s": (2, 1, 1), "two": np.float32(2), "W": _W},
     ),
-    "gauge.rules.signs": Example(
+    "gauge.rules.sides_of_zero": Example(
         "(float[n,2,8,8] x) => (float[n,2,8,8] y)"
         "{ a = Sin(x) b = Mul(a, s) c = Greater(b, zero) d = Cast <to = 1> (c) e = Mul(b, d) y = Conv(e, W) }",
         {"s": (2, 1, 1), "zero": np.float32(0), "W": _W},

@@ -28,7 +28,7 @@ from normdeploy.rewrite.gauge.rules import (
     products,
     reshape,
     scatter,
-    signs,
+    sides_of_zero,
     softmax,
     weighed,
 )
@@ -83,7 +83,7 @@ RULES: dict[tuple[str, str], Rule] = {
         ("Div", Rule(elementwise.multiply)),
         ("Relu LeakyRelu PRelu Abs", Rule(elementwise.homogeneous)),
         (" ".join(powers.POWERS), Rule(powers.tie)),
-        ("Sign Greater GreaterOrEqual Less LessOrEqual", Rule(signs.tie)),
+        ("Sign Greater GreaterOrEqual Less LessOrEqual", Rule(sides_of_zero.tie)),
         ("Max Min", Rule(elementwise.choose)),
         ("Where", Rule(elementwise.where)),
         ("Clip", Rule(elementwise.clip, elementwise.write_clip)),
