@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import pickle
+import warnings
 import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -263,7 +264,8 @@ def _unpickled(file: Path, *, unsafe_pickle: bool) -> Any:
         raise WeightsError(other)
     try:
         # mapped: what is looked at is read, and the strings beside gigabytes of tensors cost nothing
-        with storage(file, "read"):
+        with storage(file, "read"), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch's own, of pickles that it did not write and then refuses
             mapped = zipfile.is_zipfile(file)
             return torch.load(file, map_location="cpu", weights_only=not unsafe_pickle, mmap=mapped)
     except pickle.UnpicklingError as error:

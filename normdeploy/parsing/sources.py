@@ -119,7 +119,10 @@ def build(source: str, arguments: Mapping[str, Any] | None = None, *, folder: Pa
         raise SourceError(f"{source} is a {type(target).__name__}; expected a class or a function returning a module")
     model = call_source(target, arguments, source, expected="a model", place="as --arg KEY=VALUE")
     if not isinstance(model, torch.nn.Module):
-        raise SourceError(f"{source} gave a {type(model).__name__}; expected a torch.nn.Module")
+        raise SourceError(
+            f"{source} returns a value of type {type(model).__name__}; expected a torch.nn.Module: return the model, "
+            "or name what does"
+        )
     return model
 
 

@@ -1,5 +1,8 @@
 """Weights files: whole into the model, or a message that names what does not fit."""
 
+import pickle
+import warnings
+
 import pytest
 import torch
 from safetensors.torch import save_file
@@ -179,3 +182,13 @@ def test_a_new_head_may_be_missing():
     assert notes == ["not loaded, as allowed: [0.weight, 0.bias]"]
     with pytest.raises(WeightsError, match="missing"):
         load_weights(target, {"1.weight": state["1.weight"]}, allow_missing=["0"])
+
+
+def test_a_pickle_that_torch_did_not_write_is_refused_in_our_words_alone(tmp_path):
+    path = tmp_path / "own.pt"
+    path.write_bytes(pickle.dumps({"a": network()}, protocol=4))
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        with pytest.raises(WeightsError, match="holds Python objects"):
+            read_weights(path)
+    assert not said

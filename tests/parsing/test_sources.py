@@ -74,7 +74,7 @@ def test_a_module() -> None:
         ("net.py:Nothing", ["'Nothing'", "Net"]),
         ("broken.py:Net", ["ModuleNotFoundError", "nothing_of_this_name"]),
         ("no_such_package_here:Net", ["ModuleNotFoundError"]),
-        ("net.py:plain", ["int", "torch.nn.Module"]),
+        ("net.py:plain", ["a value of type int", "torch.nn.Module", "return the model"]),
         ("net.py:number", ["int", "class or a function"]),
         ("net.py:breaks", ["ValueError: no such file"]),
     ],

@@ -252,7 +252,34 @@ def placed(name: str) -> Iterator[Law]:
                 yield Law(number, result, (scale, 1.0), (shift, 0.0), SQUARE, before=f"i = {name}{axes}(a)")
 
 
+def powers() -> Iterator[Law]:
+    """Yield powers of sizes, by scales that are their own powers, or not."""
+    for text, exponent in (("Pow(n, k)", 1.5), ("Pow(n, k)", -2.0), ("Sqrt(n)", 0.5), ("Reciprocal(n)", -1.0)):
+        for scale in (2.0, -2.0, ROW, COLUMN):
+            for shift in (0.0, 1.0):
+                for result in (np.abs(scale) ** exponent, scale, np.abs(scale) ** -exponent):
+                    known = {"k": np.array(exponent)}
+                    yield Law(text, (result, 0.0), (scale, 1.0), (shift, 0.0), SQUARE, known, before="n = Abs(a)")
+
+
+def signed() -> Iterator[Law]:
+    """Yield what is told of the side of a number on which values are."""
+    for text, before in (
+        ("Sign(a)", ""),
+        ("Cast<to = 11>(h)", "h = GreaterOrEqual(a, k)"),
+        ("Cast<to = 11>(h)", "h = Less(k, b)"),
+    ):
+        for number in (0.0, 1.0):
+            for scale in (2.0, -2.0, ROW):
+                for shift in (0.0, 1.0):
+                    for result in (1.0, scale):
+                        known = {"k": np.array(number)}
+                        yield Law(text, (result, 0.0), (scale, scale), (shift, shift), SQUARE, known, before=before)
+
+
 LAWS: dict[str, list[Law]] = {
+    "powers": list(powers()),
+    "signs": list(signed()),
     **{name: list(unary(f"{name}(a)")) for name in ("Relu", "LeakyRelu", "Abs")},
     "Softmax": list(unary("Softmax<axis = 1>(a)")) + [
         Law("Softmax<axis = 1>(a)", (1.0, 0.0), shift=(t, 0.0), shapes=SQUARE) for t in (1.0, ROW, COLUMN)

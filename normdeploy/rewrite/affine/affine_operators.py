@@ -33,6 +33,7 @@ from normdeploy.rewrite.affine.affine_map import AffineMap
 from normdeploy.rewrite.affine.affine_node import affine_map, is_affine
 from normdeploy.rewrite.affine.axes import dims_of, groups
 from normdeploy.rewrite.affine.far_from_zero import DEVIATION, OFFSET, offset_of
+from normdeploy.rewrite.affine.operator_names import describe
 
 BATCH_NORM = "BatchNormalization"
 AFFINE_KIND = "affine map"
@@ -41,7 +42,6 @@ _TRAINING = (
     "it computes the statistics of each batch (training mode), so it is no fixed map: "
     "switch the model to evaluation mode before exporting it"
 )
-_UNRANKED = "the rank of its input is not known: give the model input shapes"
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ def _batch_norm(node: ir.Node) -> Match | NoMatch:
         return NoMatch(BATCH_NORM, "it has no channels")
     x = node.inputs[0]
     if x is None or x.shape is None or x.shape.rank() < 2:
-        return NoMatch(BATCH_NORM, _UNRANKED)
+        return _unranked(BATCH_NORM, x)
     epsilon = node.attributes.get_float("epsilon", 1e-5)
     radicand = arrays["variance"] + epsilon
     if not (radicand > 0).all():
@@ -134,6 +134,21 @@ def _batch_norm(node: ir.Node) -> Match | NoMatch:
 
 def _too_small(scale: float) -> str:
     return f"it scales by {scale:.3g}, by which not even float64 can divide: set that scale to 0"
+
+
+def _unranked(kind: str, x: ir.Value | None) -> NoMatch:
+    """Return why an operator stays whose input has no known rank: by whom, where all that one reads has a shape."""
+    maker = None if x is None else x.producer()
+    while maker is not None:
+        before = [value for value in maker.inputs if value is not None and value.shape is None]
+        if not before:
+            return NoMatch(
+                kind,
+                f"the rank of its input is not known: onnx infers no shape behind {describe(maker)}; declare that of "
+                "its result in the file (value_info)",
+            )
+        maker = before[0].producer()
+    return NoMatch(kind, "the rank of its input is not known: give the model input shapes")
 
 
 def _parameter(value: ir.Value | None) -> Floats | None:
@@ -209,7 +224,7 @@ def _arithmetic(node: ir.Node) -> Match | NoMatch | None:
     if x.dtype not in FLOATS:
         return None
     if x.shape is None:
-        return NoMatch(AFFINE_KIND, _UNRANKED)
+        return _unranked(AFFINE_KIND, x)
     if x.shape.rank() == 0:
         return None
     array = constant64(operand)
