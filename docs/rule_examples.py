@@ -104,6 +104,16 @@ EXAMPLES: dict[str, Example] = {
         "{ a = Conv(x, W) b = Conv(z, V) c = Add(a, b) d = Mul(c, s) e = Add(d, t) y = Relu(e) }",
         {"W": _W, "V": _W, **_MAP},
     ),
+    "gauge.rules.powers": Example(
+        "(float[n,2,8,8] x) => (float[n,2,8,8] y)"
+        "{ a = Softmax <axis = 1> (x) b = Mul(a, s) c = Pow(b, two) y = Conv(c, W) }",
+        {"s": (2, 1, 1), "two": np.float32(2), "W": _W},
+    ),
+    "gauge.rules.sides_of_zero": Example(
+        "(float[n,2,8,8] x) => (float[n,2,8,8] y)"
+        "{ a = Sin(x) b = Mul(a, s) c = Greater(b, zero) d = Cast <to = 1> (c) e = Mul(b, d) y = Conv(e, W) }",
+        {"s": (2, 1, 1), "zero": np.float32(0), "W": _W},
+    ),
     "gauge.rules.einsum": Example(
         "(float[n,5,4] x, float[n,6,4] z) => (float[n,5,6] y)"
         '{ a = MatMul(x, W) b = Einsum <equation = "bid,bjd->bij"> (a, z) y = Mul(b, s) }',

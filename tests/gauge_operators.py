@@ -339,6 +339,21 @@ def running_sum(op: str, d: Draw) -> Any:
     return d.g.op(op, d.x(*dims), axis, exclusive=d.number(0, 1), reverse=d.number(0, 1))
 
 
+def powered(op: str, d: Draw) -> Any:
+    exponents = (
+        [np.array(d.of(2.0, 3.0, -1.0, 0.5, 1.5, 2.0, 0.0, 40.0)).reshape(d.of((), (1,)))] if op == "Pow" else []
+    )
+    return d.g.op(op, d.g.op("Abs", d.x(*d.dims())), *exponents)
+
+
+def compared(op: str, d: Draw) -> Any:
+    x = d.x(*d.dims())
+    if op == "Sign":
+        return d.g.op(op, x)
+    operands = [x, np.array(d.of(0.0, 0.0, 0.0, 0.5))]
+    return d.g.op("Cast", d.g.op(op, *operands[:: d.of(1, -1)]), to=11)
+
+
 def largest(op: str, d: Draw) -> Any:
     dims = d.dims()
     axis = d.number(-len(dims), len(dims) - 1)
@@ -489,6 +504,8 @@ STRATEGIES: dict[tuple[str, str], Callable[[str, Draw], Any]] = {
         ("", "AveragePool GlobalAveragePool MaxPool GlobalMaxPool LpPool GlobalLpPool", pool),
         ("", "CumSum", running_sum),
         ("", "TopK ArgMax ArgMin Hardmax", largest),
+        ("", "Pow Sqrt Reciprocal", powered),
+        ("", "Sign Greater GreaterOrEqual Less LessOrEqual", compared),
         ("", "Trilu", masked),
         ("", "ReverseSequence", reverse_sequence),
         ("", "Compress", compress),

@@ -35,7 +35,48 @@ def heads(g):
     return g.op("Reshape", scaled, np.array([-1, 2, 4]))
 
 
-RARE = {
+def compared(g, value, number=0.0, op="Greater"):
+    """What is told of a value, as a graph output."""
+    return ((g.op(op, value, np.array(number) if isinstance(number, float) else number), np.bool_),)
+
+
+SIGNS = {
+    "Greater | compares with a number other than 0, which would have to be rounded anew": Case(
+        lambda g: compared(g, mul(g, images(g), 3, 1), 0.5)
+    ),
+    "Less | compares what is computed with what is computed": Case(
+        lambda g: compared(g, mul(g, images(g), 3, 1), images(g, name="z"), op="Less")
+    ),
+    "LessOrEqual | tells on which side of 0 it is, which a shift would change": Case(
+        lambda g: compared(g, add(g, images(g), 3, 1), op="LessOrEqual")
+    ),
+    "GreaterOrEqual | tells on which side of 0 it is, and needs a scale above 0": Case(
+        lambda g: compared(g, minus(g, images(g), 3, 1), op="GreaterOrEqual")
+    ),
+    "Sign | tells on which side of 0 it is, and needs a scale above 0": Case(
+        lambda g: end(g, g.op("Sign", minus(g, images(g), 3, 1)))
+    ),
+    "any | behind it {} raises to a power what it scales by 0": Case(
+        lambda g: end(g, g.op("Sqrt", g.op("Mul", images(g), np.array([[1.0], [0], [2]]))))
+    ),
+    "Sqrt | raises to a power, which leaves no place for a shift": Case(
+        lambda g: end(g, g.op("Sqrt", add(g, images(g), 3, 1)))
+    ),
+    "Pow | raises to a power, and needs a scale above 0": Case(
+        lambda g: end(g, g.op("Pow", minus(g, images(g), 3, 1), np.array(3.0)))
+    ),
+    "Pow | has an exponent that is computed at run time": Case(
+        lambda g: end(g, g.op("Pow", mul(g, images(g), 3, 1), x(g, name="p")))
+    ),
+    "Pow | has exponents of several elements, or one that is 0 or very large": Case(
+        lambda g: end(g, g.op("Pow", mul(g, images(g), 3, 1), np.array([[2.0], [3], [2]])))
+    ),
+    "Pow | has an exponent that is no whole number, half or quarter": Case(
+        lambda g: end(g, g.op("Pow", mul(g, images(g), 3, 1), np.array(1 / 3)))
+    ),
+}
+
+RARE = SIGNS | {
     "any | treats alike what is merged along an axis whose size is not known": Case(
         lambda g: end(g, g.op("Reshape", add(g, heads(g), 2, 1), np.array([-1, 3, 4])))
     ),

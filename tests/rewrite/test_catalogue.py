@@ -207,6 +207,17 @@ CROSSING = {
         (f"{POINTWISE}::test_activation_refusals",),
         ("Relu", "LeakyRelu", "PRelu", "Clip", "Neg"),
     ),
+    "Pow, Sqrt, Reciprocal, and on which side of 0 values are": Row(
+        (
+            "gauge/test_rules.py::test_what_a_rule_allows_computes_the_same",
+            "gauge/test_rules.py::test_what_a_rule_forbids_contradicts",
+        ),
+        (
+            "gauge/test_powers_and_signs.py::test_a_scale_passes",
+            "gauge/test_powers_and_signs.py::test_what_stays",
+        ),
+        ("Pow", "Sqrt", "Reciprocal", "Sign", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"),
+    ),
     "Abs, Max, Min, Where, Mean, sizes of vectors, Softmax's shift": Row(
         (
             "gauge/test_rules.py::test_what_a_rule_allows_computes_the_same",

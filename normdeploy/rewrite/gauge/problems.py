@@ -35,8 +35,8 @@ def written(plan: Plan) -> dict[ir.Node, Reason] | None:
     problems = {node: Reason(text) for node, text in (inexact(plan.gone, solution) | far(plan.gone, solution)).items()}
     for node in divided_by_zero([*plan.gone, *plan.halves], solution):
         problems[node] = plan.stays.get(node, Reason("what behind it reads its channels of scale 0 would divide by it"))
-    for node in undecided(solution):
-        text = f"behind it {describe(node)} chooses among values that it scales by 0, which are all one"
+    for node, clause in undecided(solution).items():
+        text = f"behind it {describe(node)} {clause}"
         problems |= dict.fromkeys(nearest_maps(node, plan), Reason(text))
     if problems:
         return problems

@@ -25,6 +25,7 @@ from normdeploy.rewrite.affine.far_from_zero import DEVIATION, is_centred, is_fa
 from normdeploy.rewrite.affine.operator_names import describe, readers
 from normdeploy.rewrite.gauge.operator_edit import Solution
 from normdeploy.rewrite.gauge.rules import rule_of
+from normdeploy.rewrite.gauge.rules.powers import takes_power
 from normdeploy.rewrite.gauge.rules.weights import VANISHES
 
 DIGITS = 1e-8
@@ -60,16 +61,21 @@ def divided_by_zero(maps: Sequence[ir.Node], solution: Solution) -> list[ir.Node
     return found
 
 
-def undecided(solution: Solution) -> list[ir.Node]:
-    """Return the operators that choose by order among values that are scaled by 0: all of these are one number."""
+def undecided(solution: Solution) -> dict[ir.Node, str]:
+    """Return the operators that tell values apart which are scaled by 0, or raise them to a power, and what they do."""
     ties = solution.ties
 
     def vanishes(value: ir.Value | None) -> bool:
         gauge = None if value is None else ties.of.get(value)
         return gauge is not None and bool((np.abs(solution.scale(gauge)) < VANISHES).any())
 
-    choosing = [node for node in ties.nodes if has(node, Trait.DECIDES) and rule_of(node) is not None]
-    return [node for node in choosing if any(map(vanishes, node.inputs))]
+    reading = [node for node in ties.nodes if rule_of(node) is not None and any(map(vanishes, node.inputs))]
+    found = {
+        node: "chooses among values that it scales by 0, which are all one"
+        for node in reading
+        if has(node, Trait.DECIDES)
+    }
+    return found | {node: "raises to a power what it scales by 0" for node in reading if takes_power(node)}
 
 
 def inexact(gone: Sequence[ir.Node], solution: Solution) -> dict[ir.Node, str]:

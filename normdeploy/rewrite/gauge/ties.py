@@ -243,6 +243,11 @@ class Ties:
         terms = [(result.scale_of, np.float64(1)), *((gauge.scale_of, np.float64(-power)) for gauge, power in factors)]
         self.scales.state(Rows.of(*terms, constant=1.0), tie)
 
+    def powers(self, left: Gauge, power: int, right: Gauge, other: int, tie: Tie) -> None:
+        """State s_left ** power = s_right ** other."""
+        terms = (left.scale_of, np.float64(power)), (right.scale_of, np.float64(-other))
+        self.scales.state(Rows.of(*terms, constant=1.0), tie)
+
     def narrowed(self, gauge: Gauge) -> Gauge:
         """Return the gauge with size 1 along axes on which what was stated leaves it one: products multiply cells."""
         if gauge.scale_of.size == 1:

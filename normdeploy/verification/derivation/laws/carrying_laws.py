@@ -82,7 +82,8 @@ def _turned(node: ir.Node) -> ir.Node:
 
 _CARRIES: dict[str, pointwise.Carry] = {
     "Relu": pointwise.homogeneous, "LeakyRelu": pointwise.homogeneous, "Abs": pointwise.homogeneous,
-    "PRelu": pointwise.homogeneous,
+    "PRelu": pointwise.homogeneous, **dict.fromkeys(("Pow", "Sqrt", "Reciprocal"), pointwise.power),
+    **dict.fromkeys(("Sign", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"), pointwise.sign),
     "Add": pointwise.total, "Sub": pointwise.total, "Sum": pointwise.total,
     "Mul": pointwise.product, "Div": pointwise.product,
     "MatMul": computed_products.product, "Einsum": computed_products.product,

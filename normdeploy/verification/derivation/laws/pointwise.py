@@ -85,6 +85,35 @@ def homogeneous(at: Reading) -> Carried:
     return claim.scale, claim.shift
 
 
+def power(at: Reading) -> Carried:
+    """(s x)^p = s^p x^p for s > 0."""
+    claim, text = at.first, others_equal(at)
+    exponent = {"Sqrt": 0.5, "Reciprocal": -1.0}.get(kind(at.node))
+    if exponent is None:
+        numbers = at.relation.source.constant(at.origin.inputs[1]) if at.origin.inputs[1] is not None else None
+        exponent = None if numbers is None else uniform(np.asarray(numbers, np.float64))
+    if text or exponent is None:
+        return text or f"{kind(at.node)}: its exponent is not one number"
+    if (claim.scale <= 0).any() or claim.shift.any():
+        return f"{kind(at.node)} of what is shifted, or scaled by a negative number"
+    with np.errstate(over="ignore", under="ignore"):
+        scale = claim.scale**exponent
+    found = bool((np.isfinite(scale) & (scale > 0)).all())
+    return (scale, np.zeros_like(claim.shift)) if found else f"{kind(at.node)}: its scale leaves the range of numbers"
+
+
+def sign(at: Reading) -> Carried:
+    """On which side of 0 something is, which s > 0 leaves."""
+    found = [(index, claim) for index, claim in enumerate(at.claims) if claim is not None]
+    sides = ((at.relation.source, at.origin), (at.relation.file, at.node))
+    zeros = (side.constant(node.inputs[1 - found[0][0]]) for side, node in sides) if len(at.claims) == 2 else ()
+    if len(found) != 1 or any(numbers is None or numbers.any() for numbers in zeros):
+        return f"{kind(at.node)} compares with what is not 0"
+    if (found[0][1].scale <= 0).any() or found[0][1].shift.any():
+        return f"{kind(at.node)} compares what is shifted, or scaled by a negative number"
+    return np.ones(()), np.zeros(())
+
+
 def masked(at: Reading) -> Carried:
     """Elements stay or become 0."""
     text = others_equal(at)

@@ -1,0 +1,60 @@
+"""Powers: Pow by one number, Sqrt, Reciprocal. (s x)^p = s^p x^p for s > 0; a shift does not pass.
+
+With p = a / b that is s_y^b = s_x^a: whole exponents, as the equations have them. Below 0 a root is NaN with or without
+s, and 0 stays 0 or infinite. A scale of 0 does not pass: where x is below 0, a root of 0 x is 0 and one of x is none.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+import onnx_ir as ir
+
+from normdeploy.graph import constant64
+from normdeploy.graph.operator_inputs import required
+from normdeploy.graph.traits import is_standard
+from normdeploy.rewrite.gauge.gauge import Gauge
+from normdeploy.rewrite.gauge.ties import Tie, Ties, Unfollowed, known_dims
+
+POWERS = ("Pow", "Sqrt", "Reciprocal")
+
+_EXPONENTS = {"Sqrt": 0.5, "Reciprocal": -1.0}
+
+_LARGEST = 16
+"""Largest exponent by which a scale is raised: what is more leaves the range of numbers for scales near 1 already."""
+
+_FINEST = 4
+"""Largest denominator of an exponent: 1 / 3 as a float is no third."""
+
+
+def tie(node: ir.Node, ties: Ties) -> Gauge:
+    """Tie Pow, Sqrt, Reciprocal."""
+    power = _exponent(node)
+    gauge = ties.operand(node, 0).wider(len(known_dims(node.outputs[0])))
+    gauge = ties.no_shift(gauge, Tie(node, "raises to a power, which leaves no place for a shift"))
+    ties.positive(gauge, Tie(node, "raises to a power, and needs a scale above 0"))
+    result = ties.fresh_scale(gauge.cells)
+    ties.positive(result, Tie(node))
+    ties.powers(result, power.denominator, gauge, power.numerator, Tie(node))
+    return result
+
+
+def takes_power(node: ir.Node) -> bool:
+    """Tell whether an operator raises what it reads to a power."""
+    return is_standard(node, *POWERS)
+
+
+def _exponent(node: ir.Node) -> Fraction:
+    if node.op_type in _EXPONENTS:
+        return Fraction(_EXPONENTS[node.op_type])
+    found = constant64(required(node, 1))
+    if constant64(required(node, 0)) is not None or found is None:
+        raise Unfollowed("has an exponent that is computed at run time")
+    numbers = np.unique(found)
+    if numbers.size != 1 or not 0 < abs(float(numbers[0])) <= _LARGEST:
+        raise Unfollowed("has exponents of several elements, or one that is 0 or very large")
+    power = Fraction(float(numbers[0]))
+    if power.denominator > _FINEST:
+        raise Unfollowed("has an exponent that is no whole number, half or quarter")
+    return power
