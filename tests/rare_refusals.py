@@ -77,6 +77,9 @@ SIGNS = {
 }
 
 RARE = SIGNS | {
+    "MatMul | sums up too many shifts, each by a number of its own": Case(
+        lambda g: g.op("Softmax", g.op("MatMul", add(g, x(g, "N", 2, 20000), 20000), some(20000)))
+    ),
     "any | treats alike what is merged along an axis whose size is not known": Case(
         lambda g: end(g, g.op("Reshape", add(g, heads(g), 2, 1), np.array([-1, 3, 4])))
     ),

@@ -201,7 +201,7 @@ ABSORBING = {
         lambda g: ranked(g, g.op("MatMul", mul(g, x(g, "N", 4, 3), 3), unranked(g)))
     ),
     "any | {} is given | rows of a MatMul": Case(lambda g: grid(g, g.op("MatMul", x(g, "N", 4, 3), some(3, 5)), 4, 5)),
-    "MatMul | multiplies, which leaves no place for a shift | 2": Case(
+    "output | must stay what it is | behind a vector": Case(
         lambda g: g.op("MatMul", add(g, x(g, "N", 4, 3), 3), some(3))
     ),
     "MatMul | sums over one axis and passes the others on": Case(

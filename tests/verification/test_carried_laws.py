@@ -147,6 +147,25 @@ def averages(text: str, *, turned: bool = False, product: int | None = None) -> 
                     yield Law(text, result, (1.0, scale), (0.0, shift), SQUARE, known, before=front)
 
 
+def weighed() -> Iterator[Law]:
+    """Yield products by a constant, of which a shift has the shift that the constant makes of it."""
+    matrix = np.array([[1.0, -2.0, 0.5], [3.0, 0.25, -1.0], [-4.0, 1.5, 2.0]])
+    vector = {"v": matrix[:, 0], "e": np.array([1])}
+    row = {"v": matrix[0], "e": np.array([0])}
+    for scale in (1.0, -2.0, ROW, COLUMN):
+        for shift in (0.0, 1.0, ROW, COLUMN, ROW * COLUMN):
+            t = np.broadcast_to(np.asarray(shift), (3, 3))
+            for made, known, before, text in (
+                (t @ matrix, {"k": matrix}, "", 'Einsum<equation = "ij,jk->ik">(a, k)'),
+                (t.T @ matrix, {"k": matrix}, "", 'Einsum<equation = "ji,jk->ik">(a, k)'),
+                (t * matrix.sum(0), {"k": matrix}, "", 'Einsum<equation = "ij,kj->ij">(a, k)'),
+                ((t @ vector["v"])[:, None], vector, "m = MatMul(a, v)", "Unsqueeze(m, e)"),
+                ((row["v"] @ t)[None], row, "m = MatMul(v, a)", "Unsqueeze(m, e)"),
+            ):
+                for result in ((scale, made), (scale, 0.0), (scale, shift), (scale, made + 1e-6)):
+                    yield Law(text, result, (scale, 1.0), (shift, 0.0), SQUARE, known, before=before)
+
+
 def sampled() -> Iterator[Law]:
     """Yield GridSample of pictures between zeros, and between copies of their border."""
     grid = {"k": np.random.default_rng(0).uniform(-1.5, 1.5, (1, 3, 2, 2))}
@@ -330,6 +349,7 @@ LAWS: dict[str, list[Law]] = {
         f"Einsum with rows of sum one, {text}": list(averages(f'Einsum<equation = "{text}">(p, b)'))
         for text in ("ij,jk->ik", "ij,jk->ki", "ji,jk->ik")
     },
+    "products by a constant": list(weighed()),
     "MatMul with columns of sum one": list(averages("MatMul(b, p)")),
     "MatMul with turned rows of sum one": list(averages("MatMul(p, b)", turned=True)),
     "Einsum with turned rows of sum one": list(averages('Einsum<equation = "ij,jk->ik">(p, b)', turned=True)),

@@ -1,6 +1,7 @@
 """Einsum of computed values: scales multiply, cell by cell, for every index that is summed over; no shift is left.
 
-But where it averages by weights that sum to one, as Softmax writes them, a shift passes that is one for all of them.
+But where it averages by weights that sum to one, as Softmax writes them, a shift passes that is one for all of them;
+and of a constant v, such as the vector of a MatMul, any: sum_k (s x'_k + t_k) v_k has the shift sum_k t_k v_k.
 
 s_y[out] = s_a[a] s_b[b] ... for all values of the labels that stand in no result, so that what an operand's scale
 varies along and the sum runs over is tied. An Einsum with a constant is a product before it comes here
@@ -12,17 +13,24 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
+import numpy as np
 import onnx_ir as ir
 
+from normdeploy.array_types import Floats
 from normdeploy.graph import is_constant
 from normdeploy.graph.einsum_letters import averaged_by, letters_of, placed
 from normdeploy.graph.operator_inputs import required
 from normdeploy.graph.summed_axis import summed_axis
+from normdeploy.graph.weight import fixed_weight
+from normdeploy.rewrite.gauge.equations.expression_rows import Rows
 from normdeploy.rewrite.gauge.gauge import MOST_CELLS, Gauge
 from normdeploy.rewrite.gauge.rules.merged_axis import multiplied
 from normdeploy.rewrite.gauge.ties import Tie, Ties, Unfollowed, known_dims
 
 _UNRANKED = "has an operand of unknown rank"
+
+_MOST_SHIFTS = 1 << 14
+"""Terms of a sum of shifts that are looked at each by itself."""
 
 
 def tie(node: ir.Node, ties: Ties) -> Gauge:
@@ -33,7 +41,7 @@ def tie(node: ir.Node, ties: Ties) -> Gauge:
     if letters is None:
         raise Unfollowed("has an equation that is not followed: an ellipsis, a diagonal, or no result named")
     terms, written = letters
-    averages = averages_of(node, terms, written)
+    averages, weighs = averages_of(node, terms, written), _weighs(node, terms, written)
     gauges: list[Gauge] = []
     why = Tie(node, "multiplies, which leaves no place for a shift")
     for index, (term, dims) in enumerate(zip(terms, sizes, strict=True)):
@@ -41,7 +49,9 @@ def tie(node: ir.Node, ties: Ties) -> Gauge:
         gauge = ties.operand(node, index, () if large else [2] * len(term), repeats=True, clause=_UNRANKED)
         if gauge.rank != len(term):
             raise Unfollowed(_UNRANKED)
-        if averages is None or index != averages.data:
+        if weighs is not None and index == weighs.data:
+            pass  # what the constant makes of its shift is the result's
+        elif averages is None or index != averages.data:
             gauge = ties.no_shift(gauge, why)
         else:
             ties.along_shift(
@@ -65,6 +75,9 @@ def tie(node: ir.Node, ties: Ties) -> Gauge:
         one = gauge.first([term.index(averages.letter)])
         passed = _placed(one, term, labels).each(lambda array: array.reshape(array.shape[: len(written)]))
         result = replace(passed.spread(result.cells), scale_of=result.scale_of)
+    elif weighs is not None:
+        data = _placed(gauges[weighs.data], terms[weighs.data], labels)
+        result = _weighed(node, ties, result, data, placed(weighs.array, terms[1 - weighs.data], labels))
     factors = [_placed(gauge, term, labels) for gauge, term in zip(gauges, terms, strict=True)]
     summed = range(len(written), len(labels))
     first = [gauge.first(summed) for gauge in factors]
@@ -91,6 +104,53 @@ def averages_of(node: ir.Node, terms: tuple[str, ...], written: str) -> Averages
         if letter is not None:
             return Averages(1 - weights, letter)
     return None
+
+
+@dataclass(frozen=True)
+class _Weighs:
+    """Which operand is summed up by the numbers of a constant, and these."""
+
+    data: int
+    array: Floats
+
+
+def _weighs(node: ir.Node, terms: tuple[str, ...], written: str) -> _Weighs | None:
+    """Return what a product of two weighs by a constant that has all letters that are summed over; None otherwise."""
+    for weights in range(2 if len(terms) == 2 else 0):
+        found = fixed_weight(required(node, weights))
+        if found is None or fixed_weight(required(node, 1 - weights)) is not None:
+            continue
+        array = found.array()
+        summed = set("".join(terms)) - set(written)
+        sizes = [array.shape[terms[weights].index(letter)] for letter in summed if letter in terms[weights]]
+        spread = node.op_type != "MatMul" and 1 in sizes  # an Einsum may spread it over more elements
+        return _Weighs(1 - weights, array) if len(sizes) == len(summed) and not spread else None
+    return None
+
+
+def _weighed(node: ir.Node, ties: Ties, result: Gauge, data: Gauge, by: Floats) -> Gauge:
+    """Return the result's gauge with the shift sum_k t_k v_k.
+
+    Args:
+        result: without a shift. data: what is summed up. by: the constant; both with the result's axes, and behind them
+            those that are summed over.
+    """
+    summed = range(result.rank, data.rank)
+    by = by.sum(axis=tuple(axis for axis in summed if data.cells[axis] == 1), keepdims=True)
+    cells = np.broadcast_shapes(data.cells, by.shape)
+    if math.prod(cells) > _MOST_SHIFTS:
+        ties.no_shift(data, Tie(node, "sums up too many shifts, each by a number of its own"))
+        return result
+    terms, by = data.spread(cells), np.broadcast_to(by, cells)
+    cells = cells[: result.rank]
+    shift = ties.shifts.new(cells)
+    unknowns, factors = (array.reshape(*cells, -1) for array in (terms.shift_of, terms.factor * by))
+    rows = Rows.of(
+        (shift, 1.0), *((unknowns[..., k], -factors[..., k]) for k in range(unknowns.shape[-1])), constant=0.0
+    )
+    ties.shifts.state(rows, Tie(node))
+    whole = result.spread(np.broadcast_shapes(result.cells, cells))
+    return Gauge(whole.scale_of, np.broadcast_to(shift, whole.cells), np.ones(whole.cells))
 
 
 def _whole(labels: list[str], terms: tuple[str, ...], gauges: list[Gauge]) -> tuple[int, ...]:

@@ -2,7 +2,7 @@
 
 sum_k s_ik a'_ik u_kj b'_kj = (s u)_ij sum_k a'_ik b'_kj where s_ik u_kj is the same for every k; and where each row of
 a sums to one, as Softmax writes them, sum_k a_ik (b'_kj + t_j) = sum_k a_ik b'_kj + t_j. So with columns of b, and so
-where a Mul and a ReduceSum make the product (:func:`confirm_average`).
+where a Mul and a ReduceSum make the product (:func:`confirm_average`). By a constant, a shift becomes sum_k a_ik t_kj.
 """
 
 from __future__ import annotations
@@ -88,6 +88,9 @@ def _shift(at: Reading, claims: Sequence[Claim], terms: tuple[str, ...], written
     data, weights = moved[0], 1 - moved[0]
     if len(moved) > 1 or len(claims) != 2:
         return f"{kind(at.node)} multiplies what is shifted"
+    weighed = _weighed(at, claims, terms, written, data)
+    if weighed is not None:
+        return weighed
     file = at.relation.file
     axis = summed_axis(at.node.inputs[weights], ranks_in(file), file.opset)
     letter = None if axis is None else averaged_by(terms, written, weights, axis)
@@ -98,6 +101,21 @@ def _shift(at: Reading, claims: Sequence[Claim], terms: tuple[str, ...], written
     if (claims[data].shift != one).any():
         return f"{kind(at.node)} averages what is shifted differently"
     return placed(one, terms[data], [*written, letter])[..., 0]
+
+
+def _weighed(at: Reading, claims: Sequence[Claim], terms: tuple[str, ...], written: str, data: int) -> Floats | None:
+    """Return what the source's constant makes of the shift of what it is multiplied by; None where it is none."""
+    constant, shift = at.relation.source.fixed(at.origin.inputs[1 - data]), claims[data].shift
+    summed = [letter for letter in dict.fromkeys("".join(terms)) if letter not in written]
+    if constant is None or constant.dtype.kind != "f" or not set(summed) <= set(terms[1 - data]):
+        return None
+    if kind(at.node) != "MatMul" and any(constant.shape[terms[1 - data].index(letter)] == 1 for letter in summed):
+        return None  # an Einsum may spread it over more elements
+    order = [*written, *summed]
+    t, v = placed(shift, terms[data], order), placed(constant.astype(np.float64), terms[1 - data], order)
+    if math.prod(np.broadcast_shapes(t.shape, v.shape)) > _MOST:
+        return None
+    return compress(np.asarray((t * v).sum(axis=tuple(range(len(written), len(order))))))
 
 
 def confirm_average(relation: Relation, total: ir.Node, origin: ir.Node) -> Finding:
