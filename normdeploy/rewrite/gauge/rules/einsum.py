@@ -144,7 +144,7 @@ def _weighed(node: ir.Node, ties: Ties, result: Gauge, data: Gauge, by: Floats) 
     terms, by = data.spread(cells), np.broadcast_to(by, cells)
     cells = cells[: result.rank]
     shift = ties.shifts.new(cells)
-    unknowns, factors = (array.reshape(*cells, -1) for array in (terms.shift_of, terms.factor * by))
+    unknowns, factors = terms.shift_of.reshape(*cells, -1), (terms.factor * by).reshape(*cells, -1)
     rows = Rows.of(
         (shift, 1.0), *((unknowns[..., k], -factors[..., k]) for k in range(unknowns.shape[-1])), constant=0.0
     )
