@@ -288,11 +288,11 @@ def test_a_vector_takes_a_scale(graph, fold, seed, behind):
 
 
 @given(SEED, st.booleans(), st.booleans())
-def test_the_shift_in_front_of_a_vector_goes_on_behind_it(graph, fold, seed, left, differs):
+def test_the_shift_in_front_of_a_vector_goes_on_behind_it(graph, fold, seed, left, along):
     """sum_k (x_k + t_k) v_k = sum_k x_k v_k + sum_k t_k v_k, which the next bias takes."""
     rng = np.random.default_rng(seed)
     g, v = graph(), rng.normal(size=4 if left else 3)
-    shape = ((4, 3) if differs else (4, 1)) if left else ((4, 3) if differs else (3,))
+    shape = (4, 1) if left == along else (3,)
     x = g.op("Add", g.op("Mul", g.input("x", ["N", 4, 3]), rng.normal(size=1)), rng.normal(size=shape))
     y = g.op("MatMul", v, x) if left else g.op("MatMul", x, v)
     g.output(g.op("Gemm", y, rng.normal(size=(3 if left else 4, 2)), rng.normal(size=2)))
