@@ -6,6 +6,7 @@ import os
 import random
 import shutil
 import sys
+import typing
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -52,6 +53,9 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 settings.register_profile("repeatable", derandomize=True)
 settings.load_profile("repeatable")
 providers._get_local_constants = lambda: providers._local_constants
+# Python 3.11 gathers a protocol's attributes anew for each isinstance, 50 us, which onnx_ir asks of tensors.
+if sys.version_info < (3, 12):
+    typing._get_protocol_attrs = cache(typing._get_protocol_attrs)
 # It takes a function's source apart twice for each case of a parametrized test, 4 ms, to seed it.
 reflection._clean_source = cache(reflection._clean_source)
 

@@ -23,3 +23,14 @@ def test_a_file_without_an_element(kind: str, step: int, tmp_path: Path) -> None
     nd.inspect(path)
     nd.fold(path, tmp_path / "folded.onnx")
     assert nd.verify(path, tmp_path / "folded.onnx").status != "fail"
+
+
+def test_a_map_of_no_channel_beside_what_it_reads(tmp_path: Path) -> None:
+    """The derivation follows it to its end: of no scale there is no smallest."""
+    model = parser.parse_model("""<ir_version: 10, opset_import: ["" : 20]>
+        g (float[2,0] x) => (float[2,n] z) <float[0] s = {}> { y = Mul (x, s) z = Concat <axis = 1> (y, x) }""")
+    onnx.save(model, tmp_path / "net.onnx")
+    verdict = nd.fold(tmp_path / "net.onnx", tmp_path / "folded.onnx").verdict
+    assert verdict is not None
+    assert verdict.status == "pass"
+    assert "cannot be followed" not in verdict.check("derivation").detail

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 import numpy as np
 import onnxruntime as ort
+from onnxruntime.capi.onnxruntime_pybind11_state import InvalidProtobuf
 
 from normdeploy.array_types import Array
 from normdeploy.errors import GraphError, UsageError
@@ -116,6 +117,11 @@ class OrtBackend:
         except Exception as error:
             if not (isinstance(error, RuntimeError) or type(error).__module__.startswith("onnxruntime")):
                 raise
+            if isinstance(error, InvalidProtobuf):
+                raise GraphError(
+                    f"{path} cannot be read as ONNX; expected a valid .onnx file: it may be another kind of file or "
+                    "cut short, fetch or export it again"
+                ) from error
             raise GraphError(
                 f"onnxruntime {ort.__version__} cannot load {path}: {error}; expected a model it supports: "
                 "export again with a lower opset_version or upgrade onnxruntime"

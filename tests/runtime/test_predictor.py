@@ -102,7 +102,9 @@ def test_missing_and_broken_files(tmp_path):
     with pytest.raises(GraphError, match="does not exist"):
         load(tmp_path / "no.onnx")
     (tmp_path / "bad.onnx").write_bytes(b"not a model")
-    with pytest.raises(GraphError, match="cannot load"):
+    with pytest.raises(
+        GraphError, match=r"cannot be read as ONNX; expected a valid \.onnx file: it may be another kind of file"
+    ):
         load(tmp_path / "bad.onnx")(np.zeros(1))
 
 

@@ -33,6 +33,7 @@ from normdeploy.verification.derivation import checker
 from normdeploy.verification.derivation.checker import check_derivation
 from normdeploy.verification.derivation.related.report import Report
 from normdeploy.verification.derivation.side import result_sizes
+from normdeploy.verification.derivation.side.checked_side import Side
 from normdeploy.verification.hints import unchanged
 from normdeploy.verification.record.certificate import certify, check_certificate
 from normdeploy.verification.samples.example import example_from_file
@@ -504,6 +505,42 @@ def test_export_and_fold_hand_the_derivation_over(small: Any, tmp_path: Path):
     folded = nd.fold(small.plain, tmp_path / "folded.onnx", verify=False)
     report = check_derivation(load_graph(small.plain), load_graph(folded.path), folded.derivation, SIZES)
     assert report.confirmed
+
+
+def test_what_is_known_of_the_graphs_by_themselves_serves_any_number_of_derivations(small: Any):
+    """In any order: nothing that one derivation claims is left for the next."""
+    file = load_graph(small.folded)
+    right = small.rewritten.derivation
+    hints = [Derivation(), right, unchanged(small.traced.model), right]
+
+    def told(report: Report) -> list[Any]:
+        rows = [(row.name, row.identity, row.reason, row.wrong and row.wrong.text) for row in report.rows]
+        return [rows, report.outputs, report.follows, report.to_be_seen, report.sizes, set(report.used)]
+
+    alone = [told(confirm(small, file, given)) for given in hints]
+    assert [not one[1] for one in alone] == [False, True, False, True]
+    ours = Side(small.traced.model, SIZES)
+    theirs = Side(file, ours.followed, beside=ours)
+    assert [told(check_derivation(ours, theirs, given, SIZES)) for given in hints] == alone
+
+
+def test_each_graph_is_followed_once_for_all_hints(small: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    proto = onnx.load(small.folded)
+    weight = max(proto.graph.initializer, key=lambda tensor: len(tensor.raw_data))
+    weight.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(weight) * np.float32(1.1), weight.name))
+    del proto.metadata_props[:]
+    onnx.save(proto, tmp_path / "wrong.onnx")
+    made, begin = list[ir.Graph](), Side.__init__
+
+    def noted(self: Side, model: ir.Model, *args: Any, **named: Any) -> None:
+        made.append(model.graph)
+        begin(self, model, *args, **named)
+
+    monkeypatch.setattr(Side, "__init__", noted)
+    verdict = nd.verify(small.model, tmp_path / "wrong.onnx", args=small.args, level="quick")  # of another tool
+    assert verdict.check("derivation").status == "fail"
+    assert len(made) >= 2
+    assert len(set(map(id, made))) == len(made)
 
 
 def test_a_graph_that_contradicts_itself_confirms_nothing_and_stops_nothing(

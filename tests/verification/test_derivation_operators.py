@@ -18,6 +18,7 @@ from normdeploy.graph import load_graph, save_graph
 from normdeploy.graph.derivation import Derivation
 from normdeploy.rewrite import rewrite
 from normdeploy.verification.derivation.checker import check_derivation
+from normdeploy.verification.derivation.side.checked_side import Side
 from normdeploy.verification.hints import unchanged
 
 Sizes = list[dict[str, tuple[int, ...]]]
@@ -254,13 +255,15 @@ def rewritten(graph: Graph, folder: Path) -> tuple[ir.Model, ModelProto, Derivat
 def test_it_is_confirmed_and_nothing_wrong_is(name: str, tmp_path: Path):
     graph = GRAPHS[name]
     source, proto, derivation = rewritten(graph, tmp_path)
-    report = check_derivation(source, ir.serde.deserialize_model(proto), derivation, graph.sizes)
+    ours = Side(source, graph.sizes)
+    report = check_derivation(ours, ir.serde.deserialize_model(proto), derivation, graph.sizes)
     assert report.confirmed, [(row.name, row.reason) for row in report.open]
     assert not report.open
     count = 0
     for what, damaged in damages(proto):
+        theirs = Side(ir.serde.deserialize_model(damaged), ours.followed, beside=ours)
         for given in (derivation, unchanged(source)):
-            report = check_derivation(source, ir.serde.deserialize_model(damaged), given, graph.sizes)
+            report = check_derivation(ours, theirs, given, graph.sizes)
             assert not report.confirmed, what
         count += 1
     assert count

@@ -15,6 +15,7 @@ from onnxruntime_outputs import run_onnxruntime
 
 from normdeploy.graph.derivation import Derivation
 from normdeploy.verification.derivation.checker import check_derivation
+from normdeploy.verification.derivation.side.checked_side import Side
 from normdeploy.verification.hints import unchanged
 
 PAIRS = [*OPERATORS, *SIZES, *BODIES]
@@ -38,8 +39,10 @@ def alike(a: np.ndarray, b: np.ndarray) -> bool:
 def confirmed(one: Pair, reading: str) -> list[bool]:
     """Tell whether a file is confirmed without hints, and with those of a file that is as the source was."""
     source, file = (ir.serde.deserialize_model(one.model(said)) for said in (one.right, reading))
-    hints = (Derivation(), unchanged(source))
-    return [check_derivation(source, file, given, one.assignments()).confirmed for given in hints]
+    hints, sizes = (Derivation(), unchanged(source)), one.assignments()
+    ours = Side(source, sizes)
+    theirs = Side(file, ours.followed, beside=ours)
+    return [check_derivation(ours, theirs, given, sizes).confirmed for given in hints]
 
 
 @pytest.mark.parametrize("one", PAIRS, ids=lambda one: one.name)

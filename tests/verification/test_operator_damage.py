@@ -25,6 +25,7 @@ from normdeploy.rewrite import RewriteResult, rewrite
 from normdeploy.verification import verify
 from normdeploy.verification.checks.by_algebra import assignments
 from normdeploy.verification.derivation.checker import check_derivation
+from normdeploy.verification.derivation.side.checked_side import Side
 from normdeploy.verification.hints import unchanged
 from normdeploy.verification.samples.families import make_families
 from normdeploy.verification.samples.ranges import InputRange, input_specs
@@ -98,9 +99,10 @@ def test_what_is_confirmed_computes_the_same_bits(name: str, folded: bool, tmp_p
     hints = net.rewritten.derivation if folded else unchanged(net.traced.model)
     file, sizes = net.written(tmp_path, folded=folded), assignments(net.specs)
     right, tried, wrong = results(file, net.specs), 0, []
+    source = Side(net.traced.model, sizes)
     for damaged, path in damaged_files(file):
         try:
-            report = check_derivation(net.traced.model, load_graph(path), hints, sizes)
+            report = check_derivation(source, load_graph(path), hints, sizes)
         except GraphError:  # refused before any question is asked
             continue
         tried += 1

@@ -19,6 +19,7 @@ from normdeploy.graph import Evaluator
 from normdeploy.graph.derivation import Derivation
 from normdeploy.rewrite import rewrite
 from normdeploy.verification.derivation.checker import check_derivation
+from normdeploy.verification.derivation.side.checked_side import Side
 from normdeploy.verification.hints import unchanged
 
 FOLLOWED = (2, 3, 5)
@@ -67,16 +68,16 @@ def confirmed_damage(seed: int, copies: int) -> tuple[list[str], Counter[object]
         (drawn, unchanged(source)),
         (ir.to_proto(rewritten.model.clone()), rewritten.derivation),
     ]
-    wrong, counts = list[str](), Counter[object]()
+    wrong, counts, side = list[str](), Counter[object](), Side(source, sizes)
     for file, derivation in files:
-        report = check_derivation(source, ir.from_proto(file), derivation, sizes)
+        report = check_derivation(side, ir.from_proto(file), derivation, sizes)
         counts["right", report.confirmed] += 1
         for _ in range(copies):
             found = damaged(file, rng)
             if found is None or difference(found[1], feeds, expected) <= DIFFERENT:
                 continue
             counts["damaged"] += 1
-            if check_derivation(source, ir.from_proto(found[1]), derivation, sizes).confirmed:
+            if check_derivation(side, ir.from_proto(found[1]), derivation, sizes).confirmed:
                 wrong.append(f"{seed}: {found[0]}")
     return wrong, counts
 

@@ -16,6 +16,7 @@ from normdeploy.errors import NormdeployError
 from normdeploy.graph import Evaluator
 from normdeploy.graph.operator_evaluation import OPERATOR_ERRORS
 from normdeploy.verification.derivation.checker import check_derivation
+from normdeploy.verification.derivation.side.checked_side import Side
 from normdeploy.verification.hints import unchanged
 
 COPIES = 40
@@ -170,14 +171,15 @@ def test_it_is_confirmed_and_no_damaged_copy_is(case: str) -> None:
     feeds = [fed(model, rng, n) for n in (3, 4, 4)]
     right = [outputs(model, given) for given in feeds]
     assert all(tensor is not None for tensor in right)
-    assert check_derivation(source, ir.from_proto(model), unchanged(source), sizes).confirmed
+    side = Side(source, sizes)
+    assert check_derivation(side, ir.from_proto(model), unchanged(source), sizes).confirmed
     wrong, count = [], 0
     for _ in range(COPIES):
         found = damaged(model, rng)
         if found is None or not any(differs(outputs(found[1], f), y) for f, y in zip(feeds, right, strict=True)):
             continue
         count += 1
-        if check_derivation(source, ir.from_proto(found[1]), unchanged(source), sizes).confirmed:
+        if check_derivation(side, ir.from_proto(found[1]), unchanged(source), sizes).confirmed:
             wrong.append(found[0])
     assert wrong == []
     assert count >= 3

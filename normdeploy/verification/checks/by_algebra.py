@@ -19,6 +19,7 @@ from normdeploy.verification.bounds.criteria import rms
 from normdeploy.verification.check_context import Context
 from normdeploy.verification.derivation.checker import check_derivation
 from normdeploy.verification.derivation.related.report import Report, Row
+from normdeploy.verification.derivation.side.checked_side import Side
 from normdeploy.verification.derivation.side.operands import kind
 from normdeploy.verification.derivation.side.plainly import written_plainly
 from normdeploy.verification.derivation.side.value_facts import copied
@@ -74,8 +75,10 @@ def _checked(context: Context, source: ir.Model, file: ir.Model) -> tuple[Report
     """Return what is known of a file by the hints that say most of it, and these."""
     sizes, outputs = assignments(context.specs), context.subject.output_names
     found: list[tuple[Report, Hints]] = []
+    ours = Side(source, sizes)
+    theirs = Side(file, ours.followed, beside=ours)  # what is known of a graph by itself hangs on no hints
     for hints in _tried(context.hints, source):
-        report = check_derivation(source, file, hints.derivation, sizes, outputs=outputs)
+        report = check_derivation(ours, theirs, hints.derivation, sizes, outputs=outputs)
         if hints.anew is not None:  # what was read may be wrong itself: it confirms, and contradicts nothing
             report.follows = False
         elif found:

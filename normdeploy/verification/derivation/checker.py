@@ -75,8 +75,8 @@ _OF_ONE_KIND: dict[str, Callable[[Relation, ir.Node, ir.Node, Affine, Target], F
 
 
 def check_derivation(
-    source: ir.Model,
-    file: ir.Model,
+    source: ir.Model | Side,
+    file: ir.Model | Side,
     derivation: Derivation,
     assignments: Sequence[Mapping[str, Shape]],
     *,
@@ -85,13 +85,13 @@ def check_derivation(
     """Return what is confirmed of a file against its source, operator by operator; nothing in either makes it raise.
 
     Args:
-        source: the graph as traced, or as another tool wrote it. file: the graph to be judged.
+        source: the graph as traced, or as another tool wrote it. file: the graph to be judged. Or their sides.
         derivation: hints, by names of values; may be empty, or wrong.
         assignments: shapes of the inputs, by name, at a few assignments of sizes (one where nothing is dynamic).
         outputs: names of the file's outputs, in the order of the source's; its own order by default.
     """
-    ours = Side(source, assignments)
-    theirs = Side(file, ours.followed, beside=ours)
+    ours = source if isinstance(source, Side) else Side(source, assignments)
+    theirs = file if isinstance(file, Side) else Side(file, ours.followed, beside=ours)
     with np.errstate(over="ignore", invalid="ignore"):  # gauges that leave float64's range are no identity
         report = _Checker(Relation(ours, theirs, further=further), derivation).run(outputs)
         if report.open and (twins := twins_of(ours)):

@@ -48,10 +48,10 @@ class Scaled:
     def exactly(self, found: Places, channel: int) -> Places:
         """Return what y may be."""
         times, by, add = (Fraction(float(at(part, channel))) for part in (self.times, self.by, self.add))
-        noise = Fraction(0) if self.exact else Fraction(NOISE)
-        return [
-            (x * times / by + add, off * abs(times / by) + noise * (abs(x * times / by) + abs(add))) for x, off in found
-        ]
+        noise, ratio = Fraction(0) if self.exact else Fraction(NOISE), times / by
+        size, wide = abs(ratio), abs(add)
+        products = [(x * ratio, off * size if off else off) for x, off in found]
+        return [(x + add, off + noise * (abs(x) + wide) if noise else off) for x, off in products]
 
 
 @dataclass(frozen=True)

@@ -174,7 +174,8 @@ class Relation:
                     scale, shift = ranked(step.scale, rank), ranked(step.shift, rank)
                     if scale is not None and shift is not None:
                         guard = guard_beside(self.source, w, shift, scale * claim.shift)
-                        guard = smaller_guard(step.guard, claim.guard * float(np.abs(scale).min()), guard)
+                        least = float(np.abs(scale).min()) if scale.size else 1.0  # a map of no element scales none
+                        guard = smaller_guard(step.guard, claim.guard * least, guard)
                         moved = claim.then(scale, shift)
                         summed = None if step.cancelled is None else ranked(step.cancelled, rank)
                         yield replace(moved, guard=guard, terms=moved.terms + (0.0 if summed is None else summed))

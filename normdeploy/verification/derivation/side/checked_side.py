@@ -75,6 +75,7 @@ class Side:
         self.steps: dict[ir.Value, Any] = {}  # what :func:`.affine_laws.step_of` found
         self.behind: dict[ir.Value, list[Any]] = {}  # what :func:`.affine_laws.back` found
         self.decided: dict[ir.Value, bool] = {}  # what :func:`.beyond.decides` found
+        self.twins: dict[ir.Value, tuple[ir.Value, ...]] | None = None  # what :func:`.twins.twins_of` found
         self.cut, self.cut_known = set[ir.Value](), False
         self.opened: set[ir.Value] = set()
         for node in self.nodes:

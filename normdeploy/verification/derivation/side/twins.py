@@ -18,6 +18,12 @@ def twins_of(side: Side) -> dict[ir.Value, tuple[ir.Value, ...]]:
     Nothing is returned where all of them are constants, or follow from sizes: these are compared number by number
     anyway, whichever of them an operator reads.
     """
+    if side.twins is None:
+        side.twins = _computed_twice(side)
+    return side.twins
+
+
+def _computed_twice(side: Side) -> dict[ir.Value, tuple[ir.Value, ...]]:
     first: dict[Hashable, ir.Node] = {}
     stands: dict[ir.Value, ir.Value] = {}  # for a value that was met before: the first like it
     found: dict[ir.Value, list[ir.Value]] = {}
