@@ -22,6 +22,7 @@ Apply = Callable[[Values], Tensor]
 Opset = Mapping[str, int] | None
 
 BATCH_NORM = "BatchNormalization"
+INSTANCE_NORM = "InstanceNormalization"
 
 
 def is_norm(node: ir.Node | None) -> bool:

@@ -23,13 +23,14 @@ import torch
 from torch import Tensor
 
 from normdeploy.graph import Evaluator, constant64, constant_tensor, evaluate_node
-from normdeploy.graph.fixed_values import fixed_nodes
 from normdeploy.graph.traits import is_standard
 from normdeploy.nn.as_numpy import to_numpy
 from normdeploy.verification.float64_chain import FINEST
-from normdeploy.verification.mutation.mutants import BATCH_NORM, Site, is_norm, opsets
-from normdeploy.verification.mutation.watched_sites import Key, values_of
-from normdeploy.verification.sides.call_record import CallRecord, NormCall
+from normdeploy.verification.mutation.known_numbers import constants_of_graph, group_norms, only_use
+from normdeploy.verification.mutation.mutants import BATCH_NORM, INSTANCE_NORM, Site, is_norm, opsets
+from normdeploy.verification.mutation.same_numbers import equal, rounded, same_group, same_norm, take
+from normdeploy.verification.mutation.watched_sites import Key
+from normdeploy.verification.sides.call_record import CallRecord
 from normdeploy.verification.sides.flat_values import UNIT_ROUNDOFF
 
 _ROWS_OF = ("Identity", "Slice", "Reshape")
@@ -41,6 +42,10 @@ recognised in several are products of theirs, rounded."""
 
 _ROWS = 4
 """Rows of random numbers on which a mutant is compared with its site."""
+
+_GROUP = 4096
+"""Numbers of a group on which it is: of a larger one, for the most that a mutant shows by (the other correction of n
+numbers by 1 / 2 n), it is set down as showing by that much less."""
 
 
 class NamedSites:
@@ -62,7 +67,8 @@ class NamedSites:
         self._scales, self._shifts = list(record.scales), list(record.shifts)
         graph = evaluator.graph
         self._made = {str(value.name): node for node in graph for value in node.outputs}
-        self._constants = _constants(evaluator)
+        self._constants = constants_of_graph(evaluator)
+        self._groups = group_norms(graph, self._constants)
         self.ratios: dict[Key, float] = {}
         self.same: set[Key] = set()
         self._known: set[int] = set()  # norms of the graph that calls named
@@ -74,8 +80,12 @@ class NamedSites:
             self.left += [(own, left)] if left else []
 
     def _named(self, site: Site) -> bool:
+        if site.inner or site.is_epsilon:
+            return False
+        if not site.is_affine and is_standard(site.node, INSTANCE_NORM) and self._by_group(site):
+            return True
         made = self._made.get(site.output)
-        if made is None or site.inner or site.is_epsilon:
+        if made is None:
             return False
         if site.output != site.node.outputs[0].name:
             return self._by_border(site, made)
@@ -123,16 +133,47 @@ class NamedSites:
         if any(name is not None and one is None for name, one in zip(names, held, strict=True)):
             return False
         epsilon = node.attributes.get_float("epsilon", 1e-5)
-        at = next((i for i, call in enumerate(self._norms) if _same(call, node.op_type, held, epsilon)), None)
-        if at is None or not _rounded(site.node.attributes.get_float("epsilon", 1e-5), epsilon):
+        at = next((i for i, call in enumerate(self._norms) if same_norm(call, node.op_type, held, epsilon)), None)
+        if at is None or not rounded(site.node.attributes.get_float("epsilon", 1e-5), epsilon):
             return False
         call = self._norms.pop(at)
-        x = _drawn(node, held, epsilon)
+        if call.groups and call.size < 2:
+            return False  # of one number nothing is left, of this size: at others mutants differ
+        x, part = _drawn(node, held, epsilon, call.size)
         values = [x, *(None if one is None else torch.from_numpy(np.array(one, np.float64)) for one in own)]
         there = evaluate_node(node, [x, *held], opset_imports=opsets(node))[0]
-        if not self._compare(site, values, there * scale + shift, rows=call.rows):
+        if not self._compare(site, values, there * scale + shift, rows=call.rows, part=part):
             return False
         self._known.add(id(node))
+        return True
+
+    def _by_group(self, site: Site) -> bool:
+        """Find the group norm that a site is the norm of among the calls, by its epsilon, groups, scale and shift."""
+        whole = only_use(site.node.outputs[0])
+        names = [site.output] if whole is None else [site.output, str(whole.outputs[0].name)]
+        name = next((one for one in names if one in self._groups), None)
+        if name is None or (name != site.output and whole is not None and not is_standard(whole, "Reshape")):
+            return False
+        group = self._groups[name]
+        if name not in group.plain and not (equal(group.scale, None, 1.0) and equal(group.shift, None, 0.0)):
+            return False
+        held = [self._constants.get(str(one.name)) for one in group.node.inputs[1:] if one is not None]
+        own = [constant64(one) for one in site.node.inputs[1:]]
+        epsilon = group.node.attributes.get_float("epsilon", 1e-5)
+        if any(one is None for one in (*held, *own)) or not (equal(held[0], None, 1.0) and equal(held[1], None, 0.0)):
+            return False
+        call = next((one for one in self._norms if same_group(one, group, held[0], epsilon)), None)
+        if call is None or not rounded(site.node.attributes.get_float("epsilon", 1e-5), epsilon):
+            return False
+        x, part = _drawn(group.node, held, epsilon, call.size)
+        values = [x, *(torch.from_numpy(np.array(one, np.float64)) for one in own)]
+        there = evaluate_node(group.node, [x, *held], opset_imports=opsets(group.node))[0]
+        if not self._compare(site, values, there, rows=call.rows, part=part):
+            return False
+        self._norms = [one for one in self._norms if one is not call]
+        self._scales += [] if call.numbers[0] is None else [call.numbers[0]]  # the map behind the norm is this call's
+        self._shifts += [] if call.numbers[1] is None else [call.numbers[1]]
+        self._known.add(id(group.node))
         return True
 
     def _by_map(self, site: Site, made: ir.Node) -> bool:
@@ -172,19 +213,25 @@ class NamedSites:
             number = self._constants[names[place]]
             if at.op_type in ("Mul", "Div"):
                 factor = number if at.op_type == "Mul" else 1 / number
-                if not _take(self._scales, factor):
+                if not take(self._scales, factor):
                     break
                 scale = scale * factor  # a v + b with v = f w is a f w + b
             else:
                 term = number if at.op_type == "Add" else -number
-                if not _take(self._shifts, term):
+                if not take(self._shifts, term):
                     break
                 shift = shift + scale * term
             value = inner
         return scale, shift, value
 
-    def _compare(self, site: Site, values: Sequence[Tensor | None], there: Tensor, *, rows: int) -> bool:
-        """Compare mutants with their site; False where the site is not what the traced graph's operators make there."""
+    def _compare(
+        self, site: Site, values: Sequence[Tensor | None], there: Tensor, *, rows: int, part: float = 1.0
+    ) -> bool:
+        """Compare mutants with their site; False where the site is not what the traced graph's operators make there.
+
+        Args:
+            rows: how many the module's call had; 0 where that is not known. part: of a row's numbers are in ``there``.
+        """
         right = site.clean(values)
         if _away(there, right) > _ROUNDED:
             return False
@@ -192,77 +239,32 @@ class NamedSites:
             if mutant.nothing or (mutant.between_rows and rows == 1):
                 continue
             key, away = (site.where, site.output, mutant.name), _away(mutant.apply(values), right)
-            self.ratios[key] = min(away, 1.0) / FINEST
+            self.ratios[key] = min(away, 1.0) * part / FINEST
             if mutant.proven_at_once and not away:
                 self.same.add(key)
         return True
 
 
-def _rounded(found: float, number: float) -> bool:
-    """Tell whether one number is another, rounded to float32."""
-    return abs(found - number) <= UNIT_ROUNDOFF["float32"] * abs(number)
+def _drawn(node: ir.Node, held: Sequence[Tensor | None], epsilon: float, size: int) -> tuple[Tensor, float]:
+    """Return random numbers of which the norm's epsilon and statistics show: of its spread, or of the stored one.
 
+    Args:
+        size: of a row.
 
-def _same(call: NormCall, kind: str, held: Sequence[Tensor | None], epsilon: float) -> bool:
-    if call.kind != kind or not _rounded(epsilon, call.epsilon):
-        return False
-    if call.size and (held[0] is None or held[0].numel() != call.size):
-        return False
-    padded = [*held, *[None] * (len(call.numbers) - len(held))]
-    neutral = (1.0, 0.0, 0.0, 1.0)
-    return all(_equal(own, there, one) for own, there, one in zip(padded, call.numbers, neutral, strict=False))
-
-
-def _equal(held: Tensor | None, given: Tensor | None, neutral: float) -> bool:
-    """Tell whether two operands hold the same numbers in the same order; an absent one is neutral throughout."""
-    if held is None or given is None:
-        known = held if given is None else given
-        return known is None or bool((known.detach() == neutral).all())
-    return held.numel() == given.numel() and bool((held.reshape(-1) == given.detach().cpu().double().reshape(-1)).all())
-
-
-def _take(operands: list[Tensor | float], number: Tensor) -> bool:
-    """Take the first operand out that is a number of the graph; False where none is."""
-    for place, operand in enumerate(operands):
-        if isinstance(operand, Tensor):
-            found = operand.numel() == number.numel() and _equal(number, operand, 0.0)
-        else:  # a Python number, which the file holds rounded
-            away = (number - operand).abs()
-            found = number.numel() == 1 and bool((away <= UNIT_ROUNDOFF["float32"] * abs(operand)).all())
-        if found:
-            del operands[place]
-            return True
-    return False
-
-
-def _constants(evaluator: Evaluator) -> dict[str, Tensor]:
-    """Return the floats of a graph that follow from constants alone and are of moderate size, by name."""
-    graph = evaluator.graph
-    fixed = fixed_nodes(graph).by_constants
-    inputs = {str(value.name) for value in graph.inputs}
-    wanted = {
-        str(value.name)
-        for node in graph
-        if is_standard(node, "Mul", "Add", "Div", "Sub") or is_norm(node)
-        for value in node.inputs
-        if value is not None
-        and value.name
-        and value.name not in inputs
-        and (value.producer() in fixed if value.producer() is not None else value.is_initializer())
-    }
-    found = values_of(evaluator, wanted)
-    return {name: value for name, value in found.items() if value.dtype == torch.float64}
-
-
-def _drawn(node: ir.Node, held: Sequence[Tensor | None], epsilon: float) -> Tensor:
-    """Return random numbers of which the norm's epsilon and statistics show: of its spread, or of the stored one."""
+    Returns:
+        The numbers, and the part of a row that they are.
+    """
     if node.op_type == BATCH_NORM:
         mean, variance = held[2], held[3]
         assert mean is not None
         assert variance is not None
-        return _random((_ROWS, len(mean))) * (variance + epsilon).sqrt() + mean
+        return _random((_ROWS, len(mean))) * (variance + epsilon).sqrt() + mean, 1.0
     assert held[0] is not None
-    return _random((_ROWS, *held[0].shape)) * math.sqrt(epsilon or 1.0)
+    spread = math.sqrt(epsilon or 1.0)
+    if node.op_type == INSTANCE_NORM:
+        drawn = min(size, _GROUP)
+        return _random((1, len(held[0]), drawn)) * spread, drawn / size
+    return _random((_ROWS, *held[0].shape)) * spread, 1.0
 
 
 def _random(shape: Sequence[int]) -> Tensor:

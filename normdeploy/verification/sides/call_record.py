@@ -25,6 +25,8 @@ class NormCall:
         kind: ONNX's word for it. numbers: scale, shift and, of stored statistics, mean and variance; None where absent.
         epsilon: its epsilon. rows: how many have statistics of their own; 0 where those are stored, or their number is
             not known. size: of a row.
+        groups: of a sample, each of which has statistics of its own (of InstanceNormalization its channels); 0 for the
+            other norms. Rows are the groups of all samples then.
     """
 
     kind: str
@@ -32,6 +34,7 @@ class NormCall:
     epsilon: float
     rows: int = 0
     size: int = 0
+    groups: int = 0
 
 
 def _batch_norm(given: Mapping[str, Any]) -> NormCall | None:
@@ -47,6 +50,23 @@ def _layer_norm(given: Mapping[str, Any]) -> NormCall | None:
     return NormCall("LayerNormalization", _affine(given), given.get("eps", 1e-5), rows, size) if size else None
 
 
+def _group_norm(given: Mapping[str, Any]) -> NormCall | None:
+    return _grouped("GroupNormalization", given, given["num_groups"])
+
+
+def _instance_norm(given: Mapping[str, Any]) -> NormCall | None:
+    x = given["input"]
+    if not given.get("use_input_stats", True):
+        return _batch_norm(given)
+    return _grouped("InstanceNormalization", given, x.shape[1]) if _outlasts(x) and x.dim() > 2 else None
+
+
+def _grouped(kind: str, given: Mapping[str, Any], groups: int) -> NormCall | None:
+    x = given["input"]
+    rows = x.shape[0] * groups if _outlasts(x) and x.dim() > 1 else 0  # of what is mapped over a sample is not known
+    return NormCall(kind, _affine(given), given.get("eps", 1e-5), rows, x.numel() // rows, groups) if rows else None
+
+
 def _affine(given: Mapping[str, Any]) -> tuple[Tensor | None, Tensor | None]:
     return given.get("weight"), given.get("bias")
 
@@ -57,6 +77,11 @@ _NORMS: Mapping[Any, tuple[tuple[str, ...], Callable[[Mapping[str, Any]], NormCa
         _batch_norm,
     ),
     functional.layer_norm: (("input", "normalized_shape", "weight", "bias", "eps"), _layer_norm),
+    functional.group_norm: (("input", "num_groups", "weight", "bias", "eps"), _group_norm),
+    functional.instance_norm: (
+        ("input", "running_mean", "running_var", "weight", "bias", "use_input_stats", "momentum", "eps"),
+        _instance_norm,
+    ),
 }
 """Torch's functions with the names of their arguments, in order."""
 
