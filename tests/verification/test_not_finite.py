@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
+import onnx
 import pytest
 import torch
+from onnx import numpy_helper, parser
 from torch import nn
 
 import normdeploy as nd
 from normdeploy.graph import save_graph
+from normdeploy.verification.derivation.regions.differences import differs, not_finite_alike
 
 
 class TwoHeads(nn.Module):
@@ -67,3 +71,32 @@ def test_what_is_no_number_on_the_first_inputs_is_looked_at_on_further_ones(grap
     verdict = nd.fold(tmp_path / "net.onnx", tmp_path / "folded.onnx", verify="quick").verdict
     assert verdict is not None
     assert verdict.status == "pass", verdict.summary()
+
+
+@pytest.mark.parametrize("variance", [-1.0, float("inf")])
+def test_a_norm_that_makes_no_number_in_the_source_either_is_not_called_wrong(variance: float, tmp_path: Path) -> None:
+    """In an operator set whose BatchNormalization is another, results are compared, and NaN says nothing there."""
+    model = parser.parse_model("""<ir_version: 8, opset_import: ["" : 13]> g (float[1,4,5] x) => (float[1,4,5] y)
+        <float[4] g = {1, 2, 3, 4}, float[4] b = {1, 2, 3, 4}, float[4] m = {1, 2, 3, 4}, float[4] v = {1, 1, 1, 1}>
+        { y = BatchNormalization (x, g, b, m, v) }""")
+    numbers = np.array([1.0, -1.0, variance, 2.0], np.float32)
+    model.graph.initializer[3].CopyFrom(numpy_helper.from_array(numbers, "v"))
+    onnx.save(model, tmp_path / "net.onnx")
+    verdict = nd.fold(tmp_path / "net.onnx", tmp_path / "folded.onnx", verify="quick").verdict
+    assert verdict is not None
+    assert verdict.status != "fail"
+    detail = verdict.check("derivation").detail
+    assert "NaN or infinite at" in detail
+    assert "as the source is; expected finite numbers" in detail
+    assert "normdeploy inspect" in detail
+
+
+def test_what_is_no_number_where_the_source_has_one_is_wrong() -> None:
+    want, have = torch.tensor([1.0, 2.0, torch.nan]), torch.tensor([1.0, torch.nan, torch.inf])
+    wrong = differs(want, have)
+    assert wrong is not None
+    assert "NaN or infinite at 2 of 3 places" in wrong.text
+    assert "the source's NaN or infinite at 1 of 3 places" in wrong.text
+    assert not not_finite_alike(want, have)
+    assert not_finite_alike(want, want)
+    assert not not_finite_alike(torch.ones(3), torch.ones(3))

@@ -17,12 +17,13 @@ from itertools import takewhile
 
 import numpy as np
 import onnx_ir as ir
+import torch
 
 from normdeploy.array_types import Floats, Shape
 from normdeploy.graph.summed_axis import summed_axis
 from normdeploy.verification.derivation.gauges import Claim
 from normdeploy.verification.derivation.regions.compared_points import points
-from normdeploy.verification.derivation.regions.differences import differs
+from normdeploy.verification.derivation.regions.differences import differs, not_finite_alike
 from normdeploy.verification.derivation.regions.region_losses import lost_at
 from normdeploy.verification.derivation.regions.smooth import smooth
 from normdeploy.verification.derivation.regions.two_regions import Point, Regions
@@ -136,6 +137,7 @@ def _compared(
 ) -> tuple[Wrong | str, Floats]:
     """Return how two regions differ at random points, why that is not decided or "" for neither; and what is lost."""
     drawn: list[Point] = []
+    undecided = ""
     lost: Floats = np.zeros(())
     slight: Wrong | None = (
         None  # rounding may explain it at one spread, as an epsilon beside a variance, and not at another
@@ -143,10 +145,14 @@ def _compared(
     for number, (k, at) in enumerate(shapes):
         for scale in _SCALES if roots and number == 0 else _SCALES[:1]:
             for point in regions.drawn(at, k, scale):
-                wrong = differs(point.want, point.have)
+                want, have, told = point.want, point.have, not_finite_alike(point.want, point.have)
+                if told:
+                    undecided, there = told, torch.isfinite(want)
+                    want, have = want.where(there, 0.0), have.where(there, 0.0)
+                wrong = differs(want, have)
                 if wrong is not None and not wrong.rounding:
                     return wrong, lost
-                if wrong is not None and regions.is_noise(point):
+                if told or (wrong is not None and regions.is_noise(point)):
                     continue  # it shows nothing: what is read is small beside a constant that a norm takes away
                 slight = slight or wrong
                 drawn.append(point)
@@ -156,6 +162,8 @@ def _compared(
                 lost = np.maximum(lost, found)
     if slight is not None:
         return slight, lost
+    if undecided:
+        return undecided, lost
     if not any(point.want.numel() for point in drawn):
         return "nothing is computed at the sizes that are tried", lost
     return regions.unseen(drawn), lost

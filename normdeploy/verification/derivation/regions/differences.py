@@ -25,13 +25,32 @@ def differs(want: Tensor, have: Tensor, tolerance: float = TOLERANCE) -> Wrong |
         found = differs(want.masked_fill(last, 0.0), have.masked_fill(last, 0.0), tolerance)
         return found or Wrong("holds the last number of its type where an infinity is expected", last=True)
     if not bool(torch.isfinite(want).all() & torch.isfinite(have).all()):
-        return Wrong("it is not finite")
+        return Wrong(
+            f"it is {_not_finite(have)}, the source's {_not_finite(want)}; expected both to be at the same places"
+        )
     if not want.numel():
         return None
     off, size = of_rows((want - have).abs(), want.abs())
     worst = float((off / size).nan_to_num(0.0).max())
     text = f"it differs by {worst:.3g} of its size"
     return None if worst <= tolerance else Wrong(text, worst <= _ROUNDED)
+
+
+def not_finite_alike(want: Tensor, have: Tensor) -> str:
+    """Return a reason where two results are NaN or infinite at the same places: these say nothing. Else ""."""
+    if want.shape != have.shape or bool(torch.isfinite(want).all()):
+        return ""
+    if not bool(((want == have) | (want.isnan() & have.isnan()) | (want.isfinite() & have.isfinite())).all()):
+        return ""
+    return (
+        f"it is {_not_finite(have)}, as the source is; expected finite numbers, which alone can be compared: "
+        "normdeploy inspect names constants that are none, and statistics that make none"
+    )
+
+
+def _not_finite(result: Tensor) -> str:
+    """Say how many numbers of a result are none."""
+    return f"NaN or infinite at {int((~torch.isfinite(result)).sum())} of {result.numel()} places"
 
 
 def of_rows(off: Tensor, size: Tensor, axes: Sequence[int] = ()) -> tuple[Tensor, Tensor]:
