@@ -78,6 +78,47 @@ def test_its_mutants_are_killed_without_a_run_of_the_graph(
     assert all(mutant.killed or mutant.harmless for mutant in mutants)
 
 
+class Divided(nn.Module):
+    """A residual sum that is divided by a number in front of a convolution that pads, as diffusers' blocks have it."""
+
+    def __init__(self, divisor: float, shift: float) -> None:
+        super().__init__()
+        torch.manual_seed(3)
+        self.conv, self.norm, self.last = (
+            nn.Conv2d(8, 8, 1),
+            nn.GroupNorm(4, 8),
+            nn.Conv2d(8, 2, 3, padding=1, stride=2),
+        )
+        self.divisor, self.shift = divisor, shift
+        self.eval()
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = (x + self.conv(self.norm(x))) / self.divisor
+        found: Tensor = self.last(y + self.shift if self.shift else y)
+        return found
+
+
+@pytest.mark.parametrize(("divisor", "shift"), [(1.0, 0.0), (2.0, 0.0), (2.0, 0.5)])
+def test_a_border_to_which_nothing_is_added_needs_no_run(
+    divisor: float, shift: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    runs: list[object] = []
+    run = Context.run_traced
+    monkeypatch.setattr(Context, "run_traced", lambda *a, **k: (runs.append(None), run(*a, **k))[1])
+    net = Divided(divisor, shift)
+    traced = trace(net, X)
+    rewritten = rewrite(traced.model)
+    path = save_graph(rewritten.model.clone(), tmp_path / "net.onnx")
+    verdict = verify(net, path, args=X, traced=traced, rewritten=rewritten, level="quick")
+    assert verdict.status == "pass", verdict.reasons
+    assert bool(runs) == bool(shift)  # there the border shows it
+    borders = [
+        m for site in verdict.sites for m in site.mutants if m.name == "a fold that ignores the zero-padded border"
+    ]
+    assert borders
+    assert all((mutant.killed, mutant.harmless) == (bool(shift), not shift) for mutant in borders)
+
+
 @pytest.mark.parametrize("factor", [10.0, 0.1])
 @pytest.mark.parametrize("norm", [nn.GroupNorm(4, 8), nn.InstanceNorm2d(8, affine=True)], ids=str)
 def test_a_trace_of_another_epsilon_does_not_pass(norm: nn.Module, factor: float, tmp_path: Path):

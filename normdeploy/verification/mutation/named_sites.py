@@ -88,12 +88,23 @@ class NamedSites:
         if made is None:
             return False
         if site.output != site.node.outputs[0].name:
-            return self._by_border(site, made)
+            return self._without_shift(site) or self._by_border(site, made)
         kept = list(self._norms), list(self._scales), list(self._shifts)
         if self._by_map(site, made) if site.is_affine else self._by_norm(site, made):
             return True
         self._norms, self._scales, self._shifts = kept
         return False
+
+    def _without_shift(self, site: Site) -> bool:
+        """Tell whether what stands in front of a border adds nothing there: no call has to name it."""
+        shift = constant64(site.node.inputs[2]) if site.is_affine else None
+        if shift is None or shift.any() or not all(mutant.proven_at_once for mutant in site.mutants):
+            return False
+        for mutant in site.mutants:
+            key = (site.where, site.output, mutant.name)
+            self.ratios[key] = 0.0
+            self.same.add(key)
+        return True
 
     def _by_border(self, site: Site, made: ir.Node) -> bool:
         """Find the convolution that pads what a named norm makes among the calls, by its weight and padding."""
