@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 import numpy as np
-import onnx
 import onnx_ir as ir
 import pytest
 import torch
-from onnx import ModelProto, TensorProto, helper, numpy_helper
+from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 from torch import Tensor, nn
 
+from normdeploy.array_types import Shape
 from normdeploy.exporting.trace import trace
 from normdeploy.graph.derivation import Derivation, Exact, Hint
 from normdeploy.rewrite import rewrite
@@ -17,6 +19,7 @@ from normdeploy.verification.derivation.checker import check_derivation
 
 W = np.random.default_rng(0).normal(size=(4, 6)).astype(np.float32)
 B = np.random.default_rng(1).normal(size=6).astype(np.float32)
+GEMM = helper.make_node("Gemm", ["x", "W", "b"], ["v"])
 
 TAILS = {
     "places": [helper.make_node("ArgMax", ["v"], ["y"], axis=-1, keepdims=0)],
@@ -27,6 +30,25 @@ TAILS = {
     "region": [helper.make_node("LpNormalization", ["v"], ["y"], axis=-1, p=2)],
 }
 SCALED, SHIFTED = tuple(name for name in TAILS if name != "sum"), ("places", "places of several", "norm")
+
+
+def model_of(
+    nodes: Sequence[NodeProto],
+    inputs: Mapping[str, Shape],
+    told: tuple[int, Shape],
+    constants: Mapping[str, np.ndarray],
+) -> ModelProto:
+    """Return a graph of nodes whose result is y, of a type and shape; constants in float64 are stored in float32."""
+    kept = {name: array.astype(np.float32) if array.dtype == np.float64 else array for name, array in constants.items()}
+    dtype = TensorProto.FLOAT16 if any(array.dtype == np.float16 for array in kept.values()) else TensorProto.FLOAT
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info(name, dtype, ["N", *shape]) for name, shape in inputs.items()],
+        [helper.make_tensor_value_info("y", told[0], ["N", *told[1]])],
+        [numpy_helper.from_array(array, name) for name, array in kept.items()],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
 
 
 def made(w: np.ndarray, b: np.ndarray, tail: str, d: float = 0.0) -> ModelProto:
@@ -40,29 +62,19 @@ def made(w: np.ndarray, b: np.ndarray, tail: str, d: float = 0.0) -> ModelProto:
         "a": np.array([-1]),
         "d": np.full(6, d, np.float32),
     }
-    shape = ["N", 2] if tail == "places of several" else ["N"] if places else ["N", 6]
-    graph = helper.make_graph(
-        [helper.make_node("Gemm", ["x", "W", "b"], ["v"]), *TAILS[tail]],
-        "g",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 4])],
-        [helper.make_tensor_value_info("y", TensorProto.INT64 if places else TensorProto.FLOAT, shape)],
-        [numpy_helper.from_array(array, name) for name, array in constants.items()],
-    )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
+    shape = (2,) if tail == "places of several" else () if places else (6,)
+    told = (TensorProto.INT64 if places else TensorProto.FLOAT, shape)
+    return model_of([GEMM, *TAILS[tail]], {"x": (4,)}, told, constants)
 
 
 def in_halves(scale: float, pruned: int = 0) -> bool:
     """Tell whether a product in float16 in front of an ArgMax is confirmed by a scale; some of its rows may be 0."""
     w = (W * (np.arange(6) >= pruned)).astype(np.float16)
     nodes = [helper.make_node("MatMul", ["x", "W"], ["v"]), *TAILS["places"]]
-    graphs = []
-    for array in (w, (w.astype(np.float64) / scale).astype(np.float16)):
-        x = helper.make_tensor_value_info("x", TensorProto.FLOAT16, ["N", 4])
-        y = helper.make_tensor_value_info("y", TensorProto.INT64, ["N"])
-        graph = helper.make_graph(nodes, "g", [x], [y], [numpy_helper.from_array(array, "W")])
-        graphs.append(
-            ir.from_proto(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10))
-        )
+    graphs = [
+        ir.from_proto(model_of(nodes, {"x": (4,)}, (TensorProto.INT64, ()), {"W": array}))
+        for array in (w, (w.astype(np.float64) / scale).astype(np.float16))
+    ]
     hints = (Hint("v", "v", scale=np.array(scale)), Hint("y", "y"))
     return check_derivation(*graphs, Derivation(hints), [{"x": (2, 4)}, {"x": (3, 4)}]).confirmed
 
@@ -134,24 +146,13 @@ def test_a_shift_that_is_taken_off_behind_confirms_no_bias_that_it_lost(power: i
         assert report.confirmed == (power == 2), [(row.name, row.reason) for row in report.open]
 
 
-def forged(nodes: list[onnx.NodeProto], given: str, large: float, *hints: Hint, **numbers: np.ndarray) -> bool:
+def forged(nodes: list[NodeProto], given: str, large: float, *hints: Hint, **numbers: np.ndarray) -> bool:
     """Tell whether a file whose bias lost its digits beside a shift is confirmed, what is told of it being places."""
     graphs = []
     for bias in (B, (B.astype(np.float64) - large).astype(np.float32)):
-        constants = {"W": W, "b": bias, "g": np.ones(6, np.float32), **numbers}
-        graph = helper.make_graph(
-            [
-                helper.make_node("Gemm", ["x", "W", "b"], ["v"]),
-                *nodes,
-                helper.make_node("ArgMax", [given], ["y"], axis=-1),
-            ],
-            "g",
-            [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["N", n]) for name, n in (("x", 4), ("z", 6))],
-            [helper.make_tensor_value_info("y", TensorProto.INT64, ["N", 1])],
-            [numpy_helper.from_array(array, name) for name, array in constants.items()],
-        )
-        made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
-        graphs.append(ir.from_proto(made))
+        whole = [GEMM, *nodes, helper.make_node("ArgMax", [given], ["y"], axis=-1)]
+        constants = {"W": W, "b": bias, "g": np.ones(6), **numbers}
+        graphs.append(ir.from_proto(model_of(whole, {"x": (4,), "z": (6,)}, (TensorProto.INT64, (1,)), constants)))
     told = (Hint("v", "v", shift=np.array(large)), *hints, Hint("y", "y"))
     sizes = [{"x": (n, 4), "z": (n, 6)} for n in (2, 3)]
     return check_derivation(*graphs, Derivation(told), sizes).confirmed
@@ -207,15 +208,8 @@ def test_each_channel_makes_up_for_what_it_lost_itself(between: str, channel: in
     for t in (np.zeros(6), shift):
         constants = {"W": W, "b": B - t, "g": scale, "d": 1 + scale * t}
         behind = [helper.make_node("Mul", [given, "g"], ["m"]), helper.make_node("Add", ["m", "d"], ["y"])]
-        graph = helper.make_graph(
-            [helper.make_node("Gemm", ["x", "W", "b"], ["v"]), *nodes, *behind],
-            "g",
-            [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["N", n]) for name, n in (("x", 4), ("z", 6))],
-            [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["N", 6])],
-            [numpy_helper.from_array(array.astype(np.float32), name) for name, array in constants.items()],
-        )
-        made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
-        graphs.append(ir.from_proto(made))
+        told, inputs = (TensorProto.FLOAT, (6,)), {"x": (4,), "z": (6,)}
+        graphs.append(ir.from_proto(model_of([GEMM, *nodes, *behind], inputs, told, constants)))
     hints = (Hint("v", "v", shift=shift), Hint("t", "t", shift=shift[:, None]), Hint("u", "u", shift=shift))
     sizes = [{"x": (n, 4), "z": (n, 6)} for n in (2, 3)]
     report = check_derivation(*graphs, Derivation((*hints, Hint("y", "y"))), sizes)
@@ -239,15 +233,7 @@ def test_a_region_makes_up_channel_by_channel_for_what_it_lost(channel: int) -> 
             helper.make_node("Mul", ["u", "g"], ["m"]),
             helper.make_node("Add", ["m", "d"], ["y"]),
         ]
-        graph = helper.make_graph(
-            nodes,
-            "g",
-            [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 5, 6])],
-            [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["N", 5, 6])],
-            [numpy_helper.from_array(array.astype(np.float32), name) for name, array in constants.items()],
-        )
-        made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
-        graphs.append(ir.from_proto(made))
+        graphs.append(ir.from_proto(model_of(nodes, {"x": (5, 6)}, (TensorProto.FLOAT, (5, 6)), constants)))
     hints = (Hint("v", "v", shift=shift[:, None]), Hint("u", "u", shift=shift), Hint("y", "y"))
     exact = (Exact("v", "", "1", lambda: biases[1]),)
     report = check_derivation(*graphs, Derivation(hints, exact), [{"x": (n, 5, 6)} for n in (2, 3)])
@@ -261,21 +247,13 @@ def test_a_region_that_reads_what_lost_its_digits_lost_them_too(power: int) -> N
     graphs = []
     for bias in (B, (B - large).astype(np.float32)):
         nodes = [
-            helper.make_node("Gemm", ["x", "W", "b"], ["v"]),
+            GEMM,
             helper.make_node("Mul", ["v", "one"], ["m"]),
             helper.make_node("ReduceMean", ["m", "last"], ["s"]),
             helper.make_node("Add", ["s", "one"], ["y"]),
         ]
-        constants = {"W": W, "b": bias, "one": np.ones(1, np.float32), "last": np.array([-1])}
-        graph = helper.make_graph(
-            nodes,
-            "g",
-            [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 4])],
-            [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["N", 1])],
-            [numpy_helper.from_array(array, name) for name, array in constants.items()],
-        )
-        made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
-        graphs.append(ir.from_proto(made))
+        constants = {"W": W, "b": bias, "one": np.ones(1), "last": np.array([-1])}
+        graphs.append(ir.from_proto(model_of(nodes, {"x": (4,)}, (TensorProto.FLOAT, (1,)), constants)))
     hints = (Hint("v", "v", shift=large), Hint("s", "s"), Hint("y", "y"))
     report = check_derivation(*graphs, Derivation(hints), [{"x": (2, 4)}, {"x": (3, 4)}])
     assert report.confirmed == (power == 4), [(row.name, row.reason) for row in report.open]
@@ -314,7 +292,7 @@ Numbers = dict[str, np.ndarray]
 def network(numbers: Numbers, tail: str) -> ModelProto:
     """Return two layers with a map between them, and what is told of their result."""
     nodes = [
-        helper.make_node("Gemm", ["x", "W", "b"], ["v"]),
+        GEMM,
         helper.make_node("Relu", ["v"], ["r"]),
         helper.make_node("Mul", ["r", "g"], ["m"]),
         helper.make_node("Add", ["m", "e"], ["a"]),
@@ -323,15 +301,8 @@ def network(numbers: Numbers, tail: str) -> ModelProto:
         if tail == "places"
         else helper.make_node("TopK", ["w", "k"], ["", "y"]),
     ]
-    stored = [numpy_helper.from_array(array.astype(np.float32), name) for name, array in numbers.items()]
-    graph = helper.make_graph(
-        nodes,
-        "g",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 4])],
-        [helper.make_tensor_value_info("y", TensorProto.INT64, ["N", 1 if tail == "places" else 2])],
-        [*stored, numpy_helper.from_array(np.array([2]), "k")],
-    )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
+    told = (TensorProto.INT64, (1 if tail == "places" else 2,))
+    return model_of(nodes, {"x": (4,)}, told, {**numbers, "k": np.array([2])})
 
 
 def decided_on(numbers: Numbers, x: np.ndarray) -> np.ndarray:

@@ -238,15 +238,10 @@ class Ties:
         moved = -np.asarray(scale) * right.factor
         return Rows.of((left.shift_of, left.factor), (right.shift_of, moved), constant=-np.asarray(shift))
 
-    def product(self, result: Gauge, factors: Sequence[tuple[Gauge, float]], tie: Tie) -> None:
-        """State s_result = product of s ** exponent."""
-        terms = [(result.scale_of, np.float64(1)), *((gauge.scale_of, np.float64(-power)) for gauge, power in factors)]
-        self.scales.state(Rows.of(*terms, constant=1.0), tie)
-
-    def powers(self, left: Gauge, power: int, right: Gauge, other: int, tie: Tie) -> None:
-        """State s_left ** power = s_right ** other."""
-        terms = (left.scale_of, np.float64(power)), (right.scale_of, np.float64(-other))
-        self.scales.state(Rows.of(*terms, constant=1.0), tie)
+    def product(self, result: Gauge, factors: Sequence[tuple[Gauge, float]], tie: Tie, *, power: float = 1.0) -> None:
+        """State s_result ** power = product of s ** exponent."""
+        terms = [(gauge.scale_of, np.float64(-exponent)) for gauge, exponent in factors]
+        self.scales.state(Rows.of((result.scale_of, np.float64(power)), *terms, constant=1.0), tie)
 
     def narrowed(self, gauge: Gauge) -> Gauge:
         """Return the gauge with size 1 along axes on which what was stated leaves it one: products multiply cells."""

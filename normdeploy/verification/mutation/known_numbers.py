@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 import torch
+from onnx_ir.tensor_adapters import to_torch_dtype
 from torch import Tensor
 
-from normdeploy.graph import Evaluator, evaluate_node
+from normdeploy.graph import FLOATS, Evaluator, evaluate_node
 from normdeploy.graph.fixed_values import fixed_nodes
 from normdeploy.graph.traits import is_standard
 from normdeploy.verification.mutation.mutants import INSTANCE_NORM, is_norm, opsets
@@ -92,13 +93,7 @@ def _type(value: ir.Value | None) -> ir.DataType | None:
 
 def _holds(kind: ir.DataType | None, number: Tensor) -> bool:
     """Tell whether numbers are the same in a type of floats."""
-    types = {
-        ir.DataType.FLOAT: torch.float32,
-        ir.DataType.DOUBLE: torch.float64,
-        ir.DataType.FLOAT16: torch.float16,
-        ir.DataType.BFLOAT16: torch.bfloat16,
-    }
-    return kind in types and torch.equal(number.to(types[kind]).double(), number)
+    return kind in FLOATS and torch.equal(number.to(to_torch_dtype(kind)).double(), number)
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from normdeploy.graph import AFFINE_DOMAIN, constant64, evaluate_node, module_path
+from normdeploy.graph.exponents import POWERS
 from normdeploy.graph.traits import Trait, has, is_standard
 from normdeploy.rewrite.affine import RecogniseAffine
 from normdeploy.rewrite.affine.affine_operators import Match, match
@@ -17,7 +18,6 @@ from normdeploy.verification.mutation.mutant_sites import border_sites
 from normdeploy.verification.mutation.mutants import BATCH_NORM, Apply, Mutant, Site, Values, epsilon_words, is_norm
 
 _LARGEST_EPSILON = 1e-2
-_UNDER_ROOT = frozenset({"Sqrt", "Pow", "Reciprocal"})
 
 
 def affine_sites(canonical: ir.Model) -> list[Site]:
@@ -112,7 +112,7 @@ def _plus(constant: float) -> Apply:
 
 def _goes_under_root(value: ir.Value, depth: int = 0) -> bool:
     for user, index in value.uses():
-        if user.op_type in _UNDER_ROOT or (user.op_type == "Div" and index == 1):
+        if user.op_type in POWERS or (user.op_type == "Div" and index == 1):
             return True
         if has(user, Trait.MOVES | Trait.CONVERTS) and depth < 3 and _goes_under_root(user.outputs[0], depth + 1):
             return True

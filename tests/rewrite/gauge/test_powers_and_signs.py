@@ -48,6 +48,14 @@ def folded(model: nn.Module):
     return x, traced.model, rewrite(traced.model)
 
 
+def require_equal(model: nn.Module, result, x: Tensor) -> None:
+    name = result.model.graph.inputs[0].name
+    have = onnx.reference.ReferenceEvaluator(ir.to_proto(result.model)).run(None, {name: x.numpy()})[0]
+    with torch.no_grad():
+        want = model.double()(x.double()).numpy()
+    assert np.abs(have - want).max() < 1e-5 * np.abs(want).max()
+
+
 @pytest.mark.parametrize("name", PASSES)
 def test_a_scale_passes(name):
     torch.manual_seed(1)
@@ -55,11 +63,8 @@ def test_a_scale_passes(name):
     model = Scaled(function, 0.0)
     x, source, result = folded(model)
     assert len(list(result.ledger.kept)) == 1 - passes, [row.reason for row in result.ledger.kept]
+    require_equal(model, result, x)
     name_of = result.model.graph.inputs[0].name
-    have = onnx.reference.ReferenceEvaluator(ir.to_proto(result.model)).run(None, {name_of: x.numpy()})[0]
-    with torch.no_grad():
-        want = model.double()(x.double()).numpy()
-    assert np.abs(have - want).max() < 1e-5 * np.abs(want).max()
     report = check_derivation(source, result.model, result.derivation, [{name_of: (n, 4, 6, 6)} for n in (2, 3)])
     assert report.confirmed, [(row.name, row.reason) for row in report.open]
 
@@ -74,8 +79,4 @@ def test_what_stays(name):
         model.scale[1] = -1.5
     x, _, result = folded(model)
     assert list(result.ledger.kept)
-    name_of = result.model.graph.inputs[0].name
-    have = onnx.reference.ReferenceEvaluator(ir.to_proto(result.model)).run(None, {name_of: x.numpy()})[0]
-    with torch.no_grad():
-        want = model.double()(x.double()).numpy()
-    assert np.abs(have - want).max() < 1e-5 * np.abs(want).max()
+    require_equal(model, result, x)

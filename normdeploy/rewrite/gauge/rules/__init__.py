@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from normdeploy.graph import AFFINE_DOMAIN
+from normdeploy.graph.exponents import POWERS
 from normdeploy.graph.traits import kind_of
 from normdeploy.rewrite.gauge.gauge import Gauge
 from normdeploy.rewrite.gauge.operator_edit import Edit
@@ -82,7 +83,7 @@ RULES: dict[tuple[str, str], Rule] = {
         ("Mul", Rule(weighed.tie)),
         ("Div", Rule(elementwise.multiply)),
         ("Relu LeakyRelu PRelu Abs", Rule(elementwise.homogeneous)),
-        (" ".join(powers.POWERS), Rule(powers.tie)),
+        (" ".join(POWERS), Rule(powers.tie)),
         ("Sign Greater GreaterOrEqual Less LessOrEqual", Rule(sides_of_zero.tie)),
         ("Max Min", Rule(elementwise.choose)),
         ("Where", Rule(elementwise.where)),

@@ -41,7 +41,9 @@ def tie(node: ir.Node, ties: Ties) -> Gauge:
     if letters is None:
         raise Unfollowed("has an equation that is not followed: an ellipsis, a diagonal, or no result named")
     terms, written = letters
-    averages, weighs = averages_of(node, terms, written), _weighs(node, terms, written)
+    weighs = _weighs(node, terms, written)
+    averages = averages_of(node, terms, written) if weighs is None else None
+    passes = {one.data for one in (weighs, averages) if one is not None}  # of this the result carries a shift
     gauges: list[Gauge] = []
     why = Tie(node, "multiplies, which leaves no place for a shift")
     for index, (term, dims) in enumerate(zip(terms, sizes, strict=True)):
@@ -49,11 +51,9 @@ def tie(node: ir.Node, ties: Ties) -> Gauge:
         gauge = ties.operand(node, index, () if large else [2] * len(term), repeats=True, clause=_UNRANKED)
         if gauge.rank != len(term):
             raise Unfollowed(_UNRANKED)
-        if weighs is not None and index == weighs.data:
-            pass  # what the constant makes of its shift is the result's
-        elif averages is None or index != averages.data:
+        if index not in passes:
             gauge = ties.no_shift(gauge, why)
-        else:
+        elif averages is not None:
             ties.along_shift(
                 gauge, [term.index(averages.letter)], Tie(node, "averages over the axis along which it varies")
             )

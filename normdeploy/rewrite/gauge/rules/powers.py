@@ -8,18 +8,14 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-import numpy as np
 import onnx_ir as ir
 
 from normdeploy.graph import constant64
+from normdeploy.graph.exponents import POWERS, exponents_of
 from normdeploy.graph.operator_inputs import required
 from normdeploy.graph.traits import is_standard
 from normdeploy.rewrite.gauge.gauge import Gauge
 from normdeploy.rewrite.gauge.ties import Tie, Ties, Unfollowed, known_dims
-
-POWERS = ("Pow", "Sqrt", "Reciprocal")
-
-_EXPONENTS = {"Sqrt": 0.5, "Reciprocal": -1.0}
 
 _LARGEST = 16
 """Largest exponent by which a scale is raised: what is more leaves the range of numbers for scales near 1 already."""
@@ -36,7 +32,7 @@ def tie(node: ir.Node, ties: Ties) -> Gauge:
     ties.positive(gauge, Tie(node, "raises to a power, and needs a scale above 0"))
     result = ties.fresh_scale(gauge.cells)
     ties.positive(result, Tie(node))
-    ties.powers(result, power.denominator, gauge, power.numerator, Tie(node))
+    ties.product(result, [(gauge, power.numerator)], Tie(node), power=power.denominator)
     return result
 
 
@@ -46,12 +42,9 @@ def takes_power(node: ir.Node) -> bool:
 
 
 def _exponent(node: ir.Node) -> Fraction:
-    if node.op_type in _EXPONENTS:
-        return Fraction(_EXPONENTS[node.op_type])
-    found = constant64(required(node, 1))
-    if constant64(required(node, 0)) is not None or found is None:
+    numbers = exponents_of(node, constant64)
+    if constant64(required(node, 0)) is not None or numbers is None:
         raise Unfollowed("has an exponent that is computed at run time")
-    numbers = np.unique(found)
     if numbers.size != 1 or not 0 < abs(float(numbers[0])) <= _LARGEST:
         raise Unfollowed("has exponents of several elements, or one that is 0 or very large")
     power = Fraction(float(numbers[0]))

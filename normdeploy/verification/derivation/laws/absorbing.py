@@ -43,7 +43,7 @@ def confirm_affine(relation: Relation, value: ir.Value, target: Target) -> Findi
             own = np.abs(claim.scale) + claim.summed
             dtype = relation.file.type_of(value)
             lost = losses(step.scale, claim.scale, ir.DataType.FLOAT, scale, target, step.off_shift, own, dtype)
-            forgotten = claim.tells_less or forgets([claim], target.scale, target.shift, np.zeros(()))
+            forgotten = claim.tells_less or forgets([claim], target.scale, target.shift)
             if forgotten or isinstance(lost, str):
                 reason = f"{kind(step.nodes[0])}: {FORGOTTEN if forgotten else lost}"
                 continue

@@ -6,6 +6,7 @@ import numpy as np
 import onnx_ir as ir
 
 from normdeploy.array_types import Array
+from normdeploy.graph.exponents import POWERS
 from normdeploy.graph.traits import Trait, has
 from normdeploy.verification.derivation.gauges import Claim, composed
 from normdeploy.verification.derivation.laws import computed_products, picked, pointwise, pooled
@@ -82,7 +83,7 @@ def _turned(node: ir.Node) -> ir.Node:
 
 _CARRIES: dict[str, pointwise.Carry] = {
     "Relu": pointwise.homogeneous, "LeakyRelu": pointwise.homogeneous, "Abs": pointwise.homogeneous,
-    "PRelu": pointwise.homogeneous, **dict.fromkeys(("Pow", "Sqrt", "Reciprocal"), pointwise.power),
+    "PRelu": pointwise.homogeneous, **dict.fromkeys(POWERS, pointwise.power),
     **dict.fromkeys(("Sign", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"), pointwise.sign),
     "Add": pointwise.total, "Sub": pointwise.total, "Sum": pointwise.total,
     "Mul": pointwise.product, "Div": pointwise.product,

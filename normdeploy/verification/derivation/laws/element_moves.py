@@ -219,13 +219,15 @@ def _compare(
     known = None if whole is None else relation.moved_gauges.get(whole)
     if known is not None:
         return known
-    parts: list[np.ndarray] = []
-    for name, *held in zip(("scale", "shift", "lost"), *gauges, strict=True):
-        one = uniform(np.concatenate([array.reshape(-1) for array in held])) if held else None
+
+    def part(name: str, place: int) -> Floats:
+        held = [gauge[place].reshape(-1) for gauge in gauges]
+        one = uniform(np.concatenate(held)) if held else None
         if one is not None:  # it is one number wherever it lands
-            parts.append(np.full((1,) * rank, one))
-            continue
-        parts.append(compress(spread(relation, w, of_source, name, k)))
+            return np.full((1,) * rank, one)
+        return compress(spread(relation, w, of_source, name, k))
+
+    moved = part("scale", 0), part("shift", 1), part("lost", 2)
     if whole is not None:
-        relation.moved_gauges[whole] = parts[0], parts[1], parts[2]
-    return parts[0], parts[1], parts[2]
+        relation.moved_gauges[whole] = moved
+    return moved

@@ -13,6 +13,7 @@ import onnx_ir as ir
 
 from normdeploy.array_types import Array, Floats
 from normdeploy.graph.exact import compress
+from normdeploy.graph.exponents import exponents_of
 from normdeploy.verification.derivation.gauges import Claim, alike, noise_of, ranked, uniform
 from normdeploy.verification.derivation.laws.same_operator import equal, spreads_constants
 from normdeploy.verification.derivation.related.relation import Relation
@@ -88,16 +89,13 @@ def homogeneous(at: Reading) -> Carried:
 def power(at: Reading) -> Carried:
     """(s x)^p = s^p x^p for s > 0."""
     claim, text = at.first, others_equal(at)
-    exponent = {"Sqrt": 0.5, "Reciprocal": -1.0}.get(kind(at.node))
-    if exponent is None:
-        numbers = at.relation.source.constant(at.origin.inputs[1]) if at.origin.inputs[1] is not None else None
-        exponent = None if numbers is None else uniform(np.asarray(numbers, np.float64))
-    if text or exponent is None:
+    exponents = exponents_of(at.origin, at.relation.source.constant)
+    if text or exponents is None or exponents.size != 1:
         return text or f"{kind(at.node)}: its exponent is not one number"
     if (claim.scale <= 0).any() or claim.shift.any():
         return f"{kind(at.node)} of what is shifted, or scaled by a negative number"
     with np.errstate(over="ignore", under="ignore"):
-        scale = claim.scale**exponent
+        scale = claim.scale ** exponents[0]
     found = bool((np.isfinite(scale) & (scale > 0)).all())
     return (scale, np.zeros_like(claim.shift)) if found else f"{kind(at.node)}: its scale leaves the range of numbers"
 

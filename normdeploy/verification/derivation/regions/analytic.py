@@ -102,7 +102,7 @@ def _confirmed(
         return f"{kind(node)}: {error}"
     if not ours and not any(claim.value in there for claim in claims.values()):
         return "nothing of the source is computed there"
-    if forgets(claims.values(), target.scale, target.shift, np.zeros(())):
+    if forgets(claims.values(), target.scale, target.shift):
         return f"{kind(node)}: {FORGOTTEN}"
     pair = Regions(relation, value, target, theirs, ours, claims, constants, moves or {})
     gauges = [target.scale, target.shift, *(array for c in claims.values() for array in (c.scale, c.shift))]
@@ -110,32 +110,32 @@ def _confirmed(
     try:
         whole = target.rows or bool(moves) or any(claim.rows for claim in claims.values())
         shapes = points(relation, theirs, ours, list(leaves), gauges, whole=whole)
-        wrong, lost = _compared(pair, shapes, roots=roots)
+        found = _compared(pair, shapes, roots=roots)
     except Unlike as error:
         return replace(error.wrong, parts=tuple(theirs))
-    if isinstance(wrong, str) and wrong:
-        return f"{kind(node)}: {wrong}"
-    if isinstance(wrong, Wrong) and any(summed_axis(leaf, ranks_in(relation.file)) is not None for leaf in leaves):
+    if isinstance(found, str):
+        return f"{kind(node)}: {found}"
+    if isinstance(found, Wrong) and any(summed_axis(leaf, ranks_in(relation.file)) is not None for leaf in leaves):
         return f"{kind(node)}: it reads rows that sum to one, and differs where they do not"
-    if isinstance(wrong, Wrong):
+    if isinstance(found, Wrong):
         # what another rounding of some constant explains is told of one operator: no number is known to be wrong
         return Wrong(
-            f"{kind(node)}: {wrong.text}",
-            wrong.rounding,
-            parts=() if wrong.rounding else tuple(theirs),
-            last=wrong.last,
+            f"{kind(node)}: {found.text}",
+            found.rounding,
+            parts=() if found.rounding else tuple(theirs),
+            last=found.last,
         )
     if unseen_constants(pair):
         return f"{kind(node)}: some of its constants' numbers are too small beside others to be seen at any point"
     assumed = any(claim.assumed for claim in claims.values())
-    known = Claim(value, target.scale, target.shift, assumed, target.rows, lost=lost)
+    known = Claim(value, target.scale, target.shift, assumed, target.rows, lost=found)
     return Proof("analytic: equal at random points", ((target.value, known),), tuple(theirs))
 
 
 def _compared(
     regions: Regions, shapes: Iterator[tuple[int, Mapping[ir.Value, Shape]]], *, roots: bool
-) -> tuple[Wrong | str, Floats]:
-    """Return how two regions differ at random points, why that is not decided or "" for neither; and what is lost."""
+) -> Wrong | str | Floats:
+    """Return how two regions differ at random points, or why that is not decided; else what digits the file loses."""
     drawn: list[Point] = []
     undecided = ""
     lost: Floats = np.zeros(())
@@ -151,22 +151,22 @@ def _compared(
                     want, have = want.where(there, 0.0), have.where(there, 0.0)
                 wrong = differs(want, have)
                 if wrong is not None and not wrong.rounding:
-                    return wrong, lost
+                    return wrong
                 if told or (wrong is not None and regions.is_noise(point)):
                     continue  # it shows nothing: what is read is small beside a constant that a norm takes away
                 slight = slight or wrong
                 drawn.append(point)
-                found = lost_at(regions, point) if scale == _SCALES[0] else lost
-                if isinstance(found, str):
-                    return found, lost
-                lost = np.maximum(lost, found)
+                here = lost_at(regions, point) if scale == _SCALES[0] else lost
+                if isinstance(here, str):
+                    return here
+                lost = np.maximum(lost, here)
     if slight is not None:
-        return slight, lost
+        return slight
     if undecided:
-        return undecided, lost
+        return undecided
     if not any(point.want.numel() for point in drawn):
-        return "nothing is computed at the sizes that are tried", lost
-    return regions.unseen(drawn), lost
+        return "nothing is computed at the sizes that are tried"
+    return regions.unseen(drawn) or lost
 
 
 def _is_told(relation: Relation, v: ir.Value) -> bool:

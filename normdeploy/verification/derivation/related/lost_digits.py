@@ -108,7 +108,7 @@ def _loses_scale(stored: Array, source: Array, dtype: ir.DataType | None, factor
     return bool((small & counts & (moved > allowed)).any())
 
 
-def forgets(claims: Iterable[Claim | None], scale: Floats, shift: Floats, lost: Floats) -> bool:
+def forgets(claims: Iterable[Claim | None], scale: Floats, shift: Floats, lost: Floats | float = 0.0) -> bool:
     """Tell whether a result is of another gauge than what is read, though the file lost digits, or holds 0, by that.
 
     Args:
@@ -116,7 +116,8 @@ def forgets(claims: Iterable[Claim | None], scale: Floats, shift: Floats, lost: 
     """
     kept = stands_for_nothing(scale)
     nothing = (stands_for_nothing(claim.scale) for claim in claims if claim is not None)
-    return any(each.any() and not _all_kept(each, kept) for each in nothing) or bool(((lost > 0) & (shift == 0)).any())
+    untold = (np.asarray(lost) > 0) & (shift == 0)
+    return bool(untold.any()) or any(each.any() and not _all_kept(each, kept) for each in nothing)
 
 
 def still_lost(claims: Iterable[Claim | None], shift: Floats, *, in_place: bool, adds: bool = False) -> Floats:
