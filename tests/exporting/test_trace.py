@@ -222,7 +222,10 @@ def test_user_names_and_shapes_are_honoured_and_a_size_of_one_is_not_specialised
 
 @pytest.mark.parametrize(
     ("shapes", "example", "first"),
-    [(None, torch.zeros(0, 3, dtype=torch.int64), ["batch", "3"]), (({0: "n", 1: "t"},), torch.ones(2, 0).long(), "nt")],
+    [
+        (None, torch.zeros(0, 3, dtype=torch.int64), ["batch", "3"]),
+        (({0: "n", 1: "t"},), torch.ones(2, 0).long(), "nt"),
+    ],
 )
 def test_a_size_of_nought_is_not_specialised(shapes, example, first):
     model = nn.Sequential(nn.Embedding(5, 4), nn.LayerNorm(4)).eval()
