@@ -15,7 +15,7 @@ from torch.nn.functional import interpolate
 
 import normdeploy as nd
 from normdeploy.verification import verify
-from normdeploy.verification.bounds.resampling import interpolates, interpolation_terms
+from normdeploy.verification.bounds.interpolation import interpolates, interpolation_terms
 
 U = 2.0**-24
 MODES = {"linear": "bilinear", "cubic": "bicubic"}

@@ -27,7 +27,7 @@ from normdeploy.graph import constant_tensor, evaluate_node
 from normdeploy.graph.linear_view import Form, Linear, linear_of
 from normdeploy.graph.traits import Trait, has, is_standard
 from normdeploy.verification.bounds.hashing import coherent_signs
-from normdeploy.verification.bounds.resampling import interpolates
+from normdeploy.verification.bounds.interpolation import interpolates
 
 Values = Sequence[Tensor | None]
 

@@ -22,7 +22,7 @@ from normdeploy.verification.bounds.accuracy import FUNCTIONS, GATES, reduction_
 from normdeploy.verification.bounds.cancellation import drift, row_shift, terms
 from normdeploy.verification.bounds.decisions import representable
 from normdeploy.verification.bounds.hashing import hashed_noise
-from normdeploy.verification.bounds.resampling import interpolates, interpolation_terms
+from normdeploy.verification.bounds.interpolation import interpolates, interpolation_terms
 from normdeploy.verification.sides.flat_values import SMALLEST_NORMAL, UNIT_ROUNDOFF
 
 _ORDINARY = 2.0**-80
