@@ -168,10 +168,10 @@ def _require_pictures(
     found = [picture for picture in pictures.values() if picture is not None]
     counts = {picture["channels"] for spec in specs if (picture := picture_of(spec, ImageOptions(size=images.size)))}
     if not found and counts:
+        several = ", or one for each of 3 channels" if 3 in counts else ""
         raise UsageError(
             f"means={list(images.mean)}, deviations={list(images.std)} for a model that takes "
-            f"{', '.join(map(str, specs))}; expected one of each{', or one for each of 3 channels' if 3 in counts else ''}"
-            ": correct them (--image-mean, --image-std)"
+            f"{', '.join(map(str, specs))}; expected one of each{several}: correct them (--image-mean, --image-std)"
         )
     if not found:
         raise UsageError(
