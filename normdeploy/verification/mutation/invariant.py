@@ -42,7 +42,7 @@ _DEAD_FAMILIES = 4
 """A path that none of the first families revives is taken for dead: small spreads and N(0, 1) are among them."""
 
 _LEAST = float(np.finfo(np.float32).tiny)
-"""Below this float32 has no digits left, and runtimes take it for 0: no file shows what is changed of such rows alone."""
+"""Below this float32 loses its digits, and runtimes take it for 0: no file shows what is changed of such rows alone."""
 
 _SEED = 91
 """Added to the verdict's seed, so that what is fed here is nobody else's."""
