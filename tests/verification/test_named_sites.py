@@ -232,6 +232,40 @@ def test_a_trace_of_another_norm_between_what_arranges_does_not_pass(
     assert evaluated
 
 
+class SpelledOut(nn.Module):
+    """A global response norm, whose epsilon is a site and an affine map at once, and a token of every sample."""
+
+    def __init__(self, factor: float = 1.0) -> None:
+        super().__init__()
+        torch.manual_seed(9)
+        self.factor, self.norm = factor, nn.LayerNorm(6)
+        self.gamma, self.beta = nn.Parameter(torch.rand(4, 1) + 0.5), nn.Parameter(torch.randn(4, 1))
+        self.token, self.scale = nn.Parameter(torch.randn(1, 1, 6)), nn.Parameter(torch.rand(6) + 0.5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        epsilon = 1e-6 * (self.factor if torch.compiler.is_compiling() else 1.0)
+        x = x.flatten(2)
+        size = x.norm(p=2, dim=2, keepdim=True)
+        y = x + torch.addcmul(self.beta, self.gamma, x * (size / (size.mean(1, keepdim=True) + epsilon)))
+        y = self.token.expand(x.shape[0], -1, -1) + self.scale * y[..., :6].mean(1, keepdim=True)
+        z: Tensor = self.norm(y).flatten(1)
+        return z
+
+
+def test_an_epsilon_that_is_added_and_a_token_of_every_sample_are_named(tmp_path: Path, evaluated: list[bool]):
+    verdict = quick(SpelledOut().eval(), tmp_path)
+    assert verdict.status == "pass", verdict.reasons
+    assert not evaluated
+    assert {site.kind for site in verdict.sites} >= {"epsilon", "affine map", "LayerNormalization"}
+
+
+@pytest.mark.parametrize("factor", [10.0, 0.1])
+def test_a_trace_of_another_epsilon_that_is_added_does_not_pass(factor: float, tmp_path: Path, evaluated: list[bool]):
+    verdict = quick(SpelledOut(factor).eval(), tmp_path)
+    assert verdict.status in ("fail", "not-exercised")
+    assert evaluated
+
+
 def test_a_convolution_that_pads_what_a_norm_makes_is_named_by_weight_and_padding():
     class Padded(nn.Module):
         def __init__(self, padding: int = 1, seed: int = 5) -> None:

@@ -30,9 +30,11 @@ class Step:
     """A scale, or a shift.
 
     Args:
-        place: which operand is the constant. scales: it is multiplied by; otherwise added. number: by what.
+        node: the operator. place: which operand is the constant. scales: it is multiplied by; otherwise added.
+        number: by what.
     """
 
+    node: ir.Node
     place: int
     scales: bool
     number: Tensor
@@ -95,7 +97,9 @@ def step_of(node: ir.Node, constants: Mapping[str, Tensor]) -> Step | None:
         return None
     number = constants[names[place]]
     scales = node.op_type in ("Mul", "Div")
-    return Step(place, scales, 1 / number if node.op_type == "Div" else -number if node.op_type == "Sub" else number)
+    return Step(
+        node, place, scales, 1 / number if node.op_type == "Div" else -number if node.op_type == "Sub" else number
+    )
 
 
 def evaluated(region: Region, start: str, drawn: Tensor, constants: Mapping[str, Tensor]) -> Tensor:

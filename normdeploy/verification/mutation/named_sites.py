@@ -32,7 +32,7 @@ from normdeploy.verification.mutation.known_numbers import constants_of_graph, g
 from normdeploy.verification.mutation.lone_rows import one_row
 from normdeploy.verification.mutation.mutants import BATCH_NORM, INSTANCE_NORM, Site, is_norm, opsets
 from normdeploy.verification.mutation.named_regions import Step, evaluated, region_of, step_of
-from normdeploy.verification.mutation.random_rows import ROWS, random_numbers, random_rows
+from normdeploy.verification.mutation.random_rows import ROWS, SAMPLES, away_from, random_numbers, random_rows
 from normdeploy.verification.mutation.same_numbers import equal, rounded, same_group, same_norm, take
 from normdeploy.verification.mutation.watched_sites import Key
 from normdeploy.verification.sides.call_record import CallRecord, NormCall
@@ -44,9 +44,6 @@ _ROWS_OF = ("Identity", "Slice", "Reshape")
 _ROUNDED = 4 * UNIT_ROUNDOFF["float32"]
 """Relative difference up to which a site is what operators of the traced graph make there: numbers of a site that is
 recognised in several are products of theirs, rounded."""
-
-_SAMPLES = 2
-"""Samples of random numbers for what looks at a sample as a whole."""
 
 
 class NamedSites:
@@ -74,6 +71,7 @@ class NamedSites:
         self.ratios: dict[Key, float] = {}
         self.same: set[Key] = set()
         self._known: set[int] = set()  # norms of the graph that calls named
+        self._steps: set[ir.Node] = set()  # and what scales or shifts
         self.left: list[tuple[Evaluator, list[Site]]] = []
         self.count = 0
         for own, sites in groups:
@@ -82,7 +80,7 @@ class NamedSites:
             self.left += [(own, left)] if left else []
 
     def _named(self, site: Site) -> bool:
-        if site.inner or site.is_epsilon:
+        if site.inner:
             return False
         if not site.is_affine and is_standard(site.node, INSTANCE_NORM) and self._by_group(site):
             return True
@@ -91,12 +89,12 @@ class NamedSites:
             return False
         if site.output != site.node.outputs[0].name:
             return self._without_shift(site) or self._by_border(site, made)
-        ways = (self._by_map,) if site.is_affine else (self._by_norm, self._by_region)
+        ways = (self._by_map,) if site.is_affine or site.is_epsilon else (self._by_norm, self._by_region)
         for way in ways:
-            kept = list(self._norms), list(self._scales), list(self._shifts)
+            kept = list(self._norms), list(self._scales), list(self._shifts), set(self._steps)
             if way(site, made):
                 return True
-            self._norms, self._scales, self._shifts = kept
+            self._norms, self._scales, self._shifts, self._steps = kept
         return False
 
     def _without_shift(self, site: Site) -> bool:
@@ -192,11 +190,16 @@ class NamedSites:
         return True
 
     def _by_map(self, site: Site, made: ir.Node) -> bool:
-        """Find the operands of an affine map among those of the calls."""
+        """Find the operands of an affine map among those of the calls, or an epsilon that is added."""
         scale, shift, value = self._way_up(made, site)
         x = site.node.inputs[0]
+        if value.name != site.inputs[0]:
+            return False
+        if site.is_epsilon:
+            drawn = random_numbers((ROWS,)) * site.epsilon
+            return self._compare(site, [drawn], drawn * scale + shift)
         known = [constant64(site.node.inputs[place]) for place in (1, 2)]
-        if value.name != site.inputs[0] or x is None or x.shape is None or known[0] is None or known[1] is None:
+        if x is None or x.shape is None or known[0] is None or known[1] is None:
             return False
         rank = (1,) * len(x.shape)
         shape = np.broadcast_shapes(rank, *(one.shape for one in known if one is not None), scale.shape, shift.shape)
@@ -230,7 +233,10 @@ class NamedSites:
         return scale, shift, value
 
     def _take(self, step: Step) -> bool:
-        return take(self._scales if step.scales else self._shifts, step.number)
+        """Take the number out that an operator scales or shifts by; it may be part of several sites."""
+        if step.node not in self._steps and take(self._scales if step.scales else self._shifts, step.number):
+            self._steps.add(step.node)
+        return step.node in self._steps
 
     def _by_region(self, site: Site, made: ir.Node) -> bool:
         """Find the norm, and what scales and shifts, in all that stands between what a site reads and what it makes."""
@@ -248,7 +254,7 @@ class NamedSites:
             map(self._take, found.maps)
         ):
             return False
-        shape = [size if isinstance(size, int) else _SAMPLES for size in x.shape]
+        shape = [size if isinstance(size, int) else SAMPLES for size in x.shape]
         drawn = random_numbers(shape) * math.sqrt(epsilon or 1.0)
         values = [drawn, *(None if one is None else torch.from_numpy(np.array(one, np.float64)) for one in own[1:])]
         try:
@@ -279,21 +285,13 @@ class NamedSites:
             part: how much of a row is in ``there``.
         """
         right = site.clean(values)
-        if _away(there, right) > _ROUNDED:
+        if away_from(there, right) > _ROUNDED:
             return False
         for mutant in site.mutants:
             if mutant.nothing or (mutant.between_rows and one_row(site)):
                 continue
-            key, away = (site.where, site.output, mutant.name), _away(mutant.apply(values), right)
+            key, away = (site.where, site.output, mutant.name), away_from(mutant.apply(values), right)
             self.ratios[key] = min(away, 1.0) * part / FINEST
             if mutant.proven_at_once and not away:
                 self.same.add(key)
         return True
-
-
-def _away(found: Tensor, wanted: Tensor) -> float:
-    """Return the largest difference over the largest of what is wanted; infinite for what is no number."""
-    if found.shape != wanted.shape:
-        return math.inf
-    away = float((found - wanted).abs().max()) / max(float(wanted.abs().max()), 1e-300)
-    return away if math.isfinite(away) else math.inf

@@ -14,6 +14,9 @@ from normdeploy.verification.mutation.mutants import BATCH_NORM, INSTANCE_NORM
 ROWS = 4
 """Rows of random numbers on which a mutant is compared with its site."""
 
+SAMPLES = 2
+"""Samples of random numbers for what looks at a sample as a whole."""
+
 _GROUP = 4096
 """Numbers of a group on which it is: of a larger one, for the most that a mutant shows by (the other correction of n
 numbers by 1 / 2 n), it is set down as showing by that much less."""
@@ -44,3 +47,11 @@ def random_rows(node: ir.Node, held: Sequence[Tensor | None], epsilon: float, si
 def random_numbers(shape: Sequence[int]) -> Tensor:
     """Return normal random numbers, the same whenever they are asked for."""
     return torch.randn(tuple(shape), generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+
+
+def away_from(found: Tensor, wanted: Tensor) -> float:
+    """Return the largest difference over the largest of what is wanted; infinite for what is no number."""
+    if found.shape != wanted.shape:
+        return math.inf
+    away = float((found - wanted).abs().max()) / max(float(wanted.abs().max()), 1e-300)
+    return away if math.isfinite(away) else math.inf
