@@ -68,3 +68,19 @@ def test_a_border_written_around_a_convolution(border, places, bias, holds):
     file = graph(PADDED.format("one_kernel", bias))
     found = check_derivation(source, file, Derivation((Hint("y", "y"),)), SIZES)
     assert found.confirmed == holds
+
+
+@pytest.mark.parametrize(
+    ("times", "bias", "holds"), [(60, "one_bias", True), (60, "off_bias", False), (600, "one_bias", False)]
+)
+def test_a_border_written_by_many_operators(times, bias, holds):
+    """What only moves elements is counted apart from what computes: ECBSR writes borders around four branches."""
+    first, last = WRITTEN.format("both").split("s = ")
+    again = "".join(
+        f"t{n} = Transpose<perm=[1,0,2]>(u{n}) u{n + 1} = Transpose<perm=[1,0,2]>(t{n}) " for n in range(times)
+    )
+    written = last.replace("u = Transpose", "u0 = Transpose").replace("(d, all, u)", f"(d, all, u{times})")
+    written, behind = written.split("b = ")
+    source = graph(BORDER.format("number") + f"{first} s = {written} {again} b = {behind}")
+    found = check_derivation(source, graph(PADDED.format("one_kernel", bias)), Derivation((Hint("y", "y"),)), SIZES)
+    assert found.confirmed == holds

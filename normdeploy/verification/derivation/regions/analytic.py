@@ -35,7 +35,7 @@ from normdeploy.verification.derivation.related.unrounded import Constants, Unli
 from normdeploy.verification.derivation.side.affine_laws import back
 from normdeploy.verification.derivation.side.beyond import cuts, decides
 from normdeploy.verification.derivation.side.checked_side import Side
-from normdeploy.verification.derivation.side.movement import MOVES, writes, writes_once
+from normdeploy.verification.derivation.side.movement import MOVES, moves, writes, writes_once
 from normdeploy.verification.derivation.side.operands import inputs_of, kind
 from normdeploy.verification.derivation.side.value_facts import ranks_in
 
@@ -54,7 +54,10 @@ _ROOTS = frozenset({
 """Operators in which a number may count at some spreads alone, as an epsilon does; the others make polynomials."""
 
 _MOST_NODES = 128
-"""Operators of a region."""
+"""Operators of a region that compute."""
+
+_MOST_MOVES = 1024
+"""Operators of a region that only move elements: a border that is written around a picture takes some thirty."""
 
 _SCALES = (1.0, 1e-3, 1e-6, 30.0)
 """Spreads of the points, of a variance like the epsilons in use and far above it."""
@@ -195,6 +198,7 @@ def _region(
 ) -> list[ir.Node]:
     """Return the operators that compute a value from known ones, in order."""
     found: dict[ir.Node, None] = {}
+    counts = {False: 0, True: 0}
     queue = [value]
     while queue:
         current = queue.pop()
@@ -210,8 +214,9 @@ def _region(
             raise _Outside(f"which part of a constant is in {current.name!r} depends on sizes")
         if node not in found:
             found[node] = None
+            counts[moves(node)] += 1
             queue += [read for read in inputs_of(node) if read is not None]
-        if len(found) > _MOST_NODES:
+        if counts[False] > _MOST_NODES or counts[True] > _MOST_MOVES:
             raise _Outside("the region is too large")
     if not leaves and not found:
         raise _Outside("it reads nothing")
