@@ -1,4 +1,4 @@
-"""What NumPy and torch raise on damaged files of theirs, and the arrays of a .npz file that are none."""
+"""Files that are none: what NumPy and torch raise on damaged files of theirs, and what lies in a file's place."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import zipfile
 import zlib
 from collections.abc import Mapping
 from typing import Any
+
+from normdeploy.files import PathLike, irregular, open_regular
 
 NUMPY_FILE_ERRORS = (
     *(ValueError, OSError, EOFError, TypeError, KeyError, OverflowError),
@@ -33,3 +35,19 @@ def arrays_in(archive: Mapping[str, Any]) -> dict[str, Any]:
     if other := next((name for name, held in found.items() if isinstance(held, bytes)), None):
         raise ValueError(f"its entry {other!r} is no array")
     return found
+
+
+def not_a_file(path: PathLike) -> str:
+    """Say what is at ``path``, where no regular file lies: "does not exist", "is a folder", "is a pipe"."""
+    found = irregular(path)
+    return f"is {found}" if found else "does not exist"
+
+
+def numpy_says(path: PathLike, error: Exception) -> str:
+    """Say why NumPy did not read a file: of one that is not its own it speaks of pickled objects."""
+    try:
+        with open_regular(path) as stream:
+            own = stream.read(6).startswith((b"\x93NUMPY", b"PK"))
+    except OSError:
+        own = True
+    return str(error) if own else "it is no file that numpy.save or numpy.savez writes"

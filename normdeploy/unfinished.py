@@ -48,13 +48,17 @@ def private_folder(target: Path) -> Iterator[Path]:
 
 def _locked(target: Path) -> tuple[Path, IO[str]]:
     """Make a folder and lock it; another, where somebody took the new one for a dead one before it was locked."""
-    while True:
+    refused: OSError | None = None
+    for _ in range(_TRIES):
         outer = target.parent / f".{target.name}.{secrets.token_hex(4)}"
-        with suppress(FileNotFoundError):
+        try:
             if not outer.exists() and (lock := claimed(outer, _OURS, mode=0o700)) is not None:
                 return outer, lock
+        except FileNotFoundError as error:  # it was taken for dead, or this file system (/proc) makes no folders at all
+            refused = error
         if not target.parent.is_dir():
             raise FileNotFoundError(f"{target.parent} does not exist")
+    raise refused or OSError(f"{target.parent} keeps no folder that is made in it")
 
 
 def claimed(folder: Path, words: str, *, mode: int = 0o777) -> IO[str] | None:

@@ -388,3 +388,18 @@ def test_weights_on_a_full_disk_are_an_error_of_ours(tmp_path: Path, monkeypatch
     with pytest.raises(StorageError, match=r"cannot be written: .*No space left on device"):
         write_weights({"a": torch.zeros(2)}, tmp_path / "a.safetensors")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_system_that_makes_no_folders_is_an_error_and_no_endless_search(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """As /proc, whose folders look writable to root."""
+
+    def refuse(self: Path, mode: int = 0o777, parents: bool = False, exist_ok: bool = False) -> None:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(self))
+
+    monkeypatch.setattr(Path, "mkdir", refuse)
+    target = tmp_path / "net.onnx"
+    with pytest.raises(StorageError, match=r"net\.onnx cannot be written: No such file or directory .*; expected"):
+        write_text(target, "words")
+    assert list(tmp_path.iterdir()) == []

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
+from normdeploy.damaged_files import not_a_file
 from normdeploy.errors import RecipeError
 from normdeploy.files import lies_at
 from normdeploy.parsing.keyed_tables import choices, key, read_table, required, table_schema
@@ -203,7 +204,7 @@ def load_recipe(path: str | os.PathLike[str]) -> Recipe:
     """
     file = Path(path)
     if not lies_at(file):
-        raise RecipeError(f"{file} does not exist; expected a recipe (a .toml file): check the path")
+        raise RecipeError(f"{file} {not_a_file(file)}; expected a recipe (a .toml file): check the path")
     try:
         data = tomllib.loads(file.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:  # beside TOML's own: other bytes than UTF-8, endless numbers, depth

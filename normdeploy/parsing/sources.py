@@ -18,6 +18,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from normdeploy.damaged_files import not_a_file
 from normdeploy.errors import NormdeployError, SourceError
 from normdeploy.files import lies_at
 
@@ -71,7 +72,7 @@ def source_file(source: str, *, folder: Path | None = None) -> Path | None:
         return None
     path = (folder / place) if folder is not None else Path(place)
     if not lies_at(path):
-        raise SourceError(f"{path} does not exist; expected a Python file to take {source!r} from: check the path")
+        raise SourceError(f"{path} {not_a_file(path)}; expected a Python file to take {source!r} from: check the path")
     return path.resolve()
 
 

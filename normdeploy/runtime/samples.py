@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from normdeploy.array_types import Array
-from normdeploy.damaged_files import NUMPY_FILE_ERRORS, arrays_in
+from normdeploy.damaged_files import NUMPY_FILE_ERRORS, arrays_in, not_a_file, numpy_says
 from normdeploy.errors import InputError, UsageError
 from normdeploy.files import lies_at
 from normdeploy.ort.made_inputs import make_inputs
@@ -111,7 +111,7 @@ def read_arrays(path: Path) -> Array | dict[str, Array]:
         InputError: it is missing or holds no plain arrays.
     """
     if not lies_at(path):
-        raise InputError(f"{path} does not exist; expected a .npy or .npz file: check the path")
+        raise InputError(f"{path} {not_a_file(path)}; expected a .npy or .npz file: check the path")
     try:
         loaded = np.load(path, allow_pickle=False)
         if isinstance(loaded, np.lib.npyio.NpzFile):
@@ -119,6 +119,6 @@ def read_arrays(path: Path) -> Array | dict[str, Array]:
                 return arrays_in(loaded)
     except NUMPY_FILE_ERRORS as error:
         raise InputError(
-            f"{path} cannot be read as .npy or .npz: {error}; expected plain arrays saved by numpy"
+            f"{path} cannot be read as .npy or .npz: {numpy_says(path, error)}; expected plain arrays saved by numpy"
         ) from error
     return np.asarray(loaded)

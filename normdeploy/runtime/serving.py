@@ -104,7 +104,10 @@ class Serving:
         try:
             lines = self.labels.read_text(encoding="utf-8").splitlines()
         except (OSError, UnicodeDecodeError) as error:
-            raise InputError(f"{self.labels} cannot be read ({error}); expected one class name per line") from error
+            why = error.strerror if isinstance(error, OSError) else "it is no UTF-8 text"
+            raise InputError(
+                f"{self.labels} cannot be read ({why}); expected one class name per line: check the path (--labels)"
+            ) from error
         last = outputs[0].shape[-1] if outputs[0].shape else 1
         if isinstance(last, int) and len(lines) != last:
             raise InputError(

@@ -94,11 +94,8 @@ def package_web(
             raise UsageError(f"{spec} cannot be shown in a page; expected one of {', '.join(TYPES)}")
     named = Serving(labels=labels).label_text(predictor.outputs)
     pictures = {spec.name: picture_of(spec, images or ImageOptions()) for spec in predictor.inputs}
-    if images is not None and not any(pictures.values()):
-        raise UsageError(
-            f"options of images for a model that takes {', '.join(map(str, predictor.inputs))}; expected an input "
-            "[1, C, H, W] or [1, H, W, C] with 1 or 3 channels and known sizes: leave them out, or give --image-size"
-        )
+    if images is not None:
+        _require_pictures(predictor.inputs, pictures, images)
     sample = make_samples(predictor.inputs, 1, sizes=_with_sizes(predictor.inputs, sizes, images))
     expected = predictor(sample)
     runtime = find_release(web_runtime)
@@ -158,6 +155,34 @@ def picture_of(spec: TensorSpec, options: ImageOptions) -> dict[str, Any] | None
         "resize": options.resize,
         "filter": options.interpolation,
     }
+
+
+def _require_pictures(
+    specs: tuple[TensorSpec, ...], pictures: Mapping[str, Mapping[str, Any] | None], images: ImageOptions
+) -> None:
+    """Require that options of images say something of an input, and nothing that it does not take.
+
+    Raises:
+        UsageError: there is no such input, it has other channels, or the model fixes another size.
+    """
+    found = [picture for picture in pictures.values() if picture is not None]
+    counts = {picture["channels"] for spec in specs if (picture := picture_of(spec, ImageOptions(size=images.size)))}
+    if not found and counts:
+        several = ", or one for each of 3 channels" if 3 in counts else ""
+        raise UsageError(
+            f"means={list(images.mean)}, deviations={list(images.std)} for a model that takes "
+            f"{', '.join(map(str, specs))}; expected one of each{several}: correct them (--image-mean, --image-std)"
+        )
+    if not found:
+        raise UsageError(
+            f"options of images for a model that takes {', '.join(map(str, specs))}; expected an input "
+            "[1, C, H, W] or [1, H, W, C] with 1 or 3 channels and known sizes: leave them out, or give --image-size"
+        )
+    if images.size is not None and all((one["height"], one["width"]) != images.size for one in found):
+        raise UsageError(
+            f"size={images.size} and the model takes {', '.join(map(str, specs))}; expected its size: leave it out "
+            "(--image-size)"
+        )
 
 
 def _with_sizes(

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from normdeploy.array_types import Array
-from normdeploy.damaged_files import NUMPY_FILE_ERRORS, arrays_in
+from normdeploy.damaged_files import NUMPY_FILE_ERRORS, arrays_in, not_a_file, numpy_says
 from normdeploy.errors import InputError
 from normdeploy.files import lies_at, open_regular, storage
 from normdeploy.train.data import Split, Splits, Standardization, split_rows
@@ -122,7 +122,7 @@ def _arrays(path: Path, what: FileData) -> tuple[Array, list[Any]]:
     """Return inputs (N, ...) as float32 and N targets."""
     if not lies_at(path):
         raise InputError(
-            f"{path} does not exist; expected a folder of images by class, or a .csv, .parquet, .npz or IDX file: "
+            f"{path} {not_a_file(path)}; expected a folder of images by class, or a .csv, .parquet, .npz or IDX file: "
             "correct [data] files"
         )
     if "idx" in path.name:
@@ -193,7 +193,8 @@ def _npz(path: Path, what: FileData) -> tuple[Array, list[Any]]:
         with np.load(path, allow_pickle=False) as held:
             arrays = arrays_in(held)
     except NUMPY_FILE_ERRORS as error:
-        raise InputError(f"{path} cannot be read: {error}; expected arrays of numbers from numpy.savez") from error
+        said = numpy_says(path, error)
+        raise InputError(f"{path} cannot be read: {said}; expected arrays of numbers from numpy.savez") from error
     target = what.target or next((name for name in _TARGETS if name in arrays), "")
     inputs = list(what.columns) or [name for name in arrays if name != target]
     if target not in arrays or len(inputs) != 1 or inputs[0] not in arrays:

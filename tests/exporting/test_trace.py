@@ -220,6 +220,24 @@ def test_user_names_and_shapes_are_honoured_and_a_size_of_one_is_not_specialised
         np.testing.assert_allclose(run(traced, {"picture": x})[0], model(torch.from_numpy(x)), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("shapes", "example", "first"),
+    [
+        (None, torch.zeros(0, 3, dtype=torch.int64), ["batch", "3"]),
+        (({0: "n", 1: "t"},), torch.ones(2, 0).long(), "nt"),
+    ],
+)
+def test_a_size_of_nought_is_not_specialised(shapes, example, first):
+    model = nn.Sequential(nn.Embedding(5, 4), nn.LayerNorm(4)).eval()
+    traced = trace(model, example, dynamic_shapes=shapes)
+    assert [str(dim) for dim in traced.model.graph.inputs[0].shape] == list(first)
+    assert traced.notes == []
+    ids = torch.tensor([[0, 4, 1], [2, 2, 3]])
+    with torch.no_grad():
+        (found,) = run(traced, {traced.input_names[0]: ids.numpy()})
+        np.testing.assert_allclose(found, model(ids), rtol=1e-5, atol=1e-6)
+
+
 def test_half_precision_stays_half():
     traced = trace(nn.Linear(4, 3).eval().bfloat16(), torch.randn(2, 4, dtype=torch.bfloat16))
     assert traced.model.graph.inputs[0].dtype == ir.DataType.BFLOAT16

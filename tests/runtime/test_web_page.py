@@ -141,8 +141,20 @@ def test_which_inputs_are_pictures(
 
 
 def test_options_of_images_need_a_picture(net: Path, runtime: Path) -> None:
-    with pytest.raises(UsageError, match="options of images for a model that takes x"):
+    with pytest.raises(UsageError, match=r"means=\[0.5, 0.4, 0.3\], .*expected one of each: correct"):
         package_web(net, images=ImageOptions(mean=(0.5, 0.4, 0.3)), web_runtime=runtime)
+
+
+def test_options_of_images_for_a_model_of_none(runtime: Path, tmp_path: Path) -> None:
+    text = '<ir_version: 10, opset_import: ["": 20]> g (float[n, 5] x) => (float[n, 5] y) { y = Neg(x) }'
+    onnx.save(onnx.parser.parse_model(text), tmp_path / "flat.onnx")
+    with pytest.raises(UsageError, match="options of images for a model that takes x"):
+        package_web(tmp_path / "flat.onnx", images=ImageOptions(size=(3, 3)), web_runtime=runtime)
+
+
+def test_a_size_that_the_model_fixes_may_be_repeated(net: Path, runtime: Path) -> None:
+    folder = package_web(net, images=ImageOptions(size=(8, 8)), web_runtime=runtime)
+    assert json.loads((folder / "model.json").read_text())["inputs"][0]["image"]["height"] == 8
 
 
 def test_pictures_give_open_sizes_and_a_certificate_is_named(runtime: Path, tmp_path: Path) -> None:

@@ -38,6 +38,14 @@ def test_masks_come_padded_at_either_end_alone_and_not_at_all(rows: int, length:
         assert any(not r.any() for r in one)
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.int64, np.bool_])
+@pytest.mark.parametrize("shape", [(0,), (0, 3), (2, 0), (2, 3, 0, 0), (2, 3, 4, 0), (0, 3, 4, 4)])
+def test_every_family_is_drawn_of_no_elements(shape: tuple[int, ...], dtype: type):
+    drawn = families(InputRange("x", np.dtype(dtype), shape, {}))
+    assert drawn
+    assert {(f.feeds["x"].shape, f.feeds["x"].dtype) for f in drawn.values()} == {(shape, np.dtype(dtype))}
+
+
 def test_a_family_that_nobody_asks_for_is_not_drawn(monkeypatch: pytest.MonkeyPatch):
     def never(*_: object) -> None:
         raise AssertionError("drawn")

@@ -44,6 +44,25 @@ def test_a_shift_that_is_subtracted_again_is_harmless_and_says_so(write: Write):
     assert next(m for m in verdict.sites[0].mutants if m.name == "scale dropped").killed
 
 
+@pytest.mark.parametrize(("guard", "cancels"), [(1e-12, True), (1.0, False)])
+def test_a_scale_in_front_of_unit_length_is_harmless(write: Write, guard: float, cancels: bool):
+    """x / max(|x|, 1e-12) shows a scale of x where |x| is below: of these numbers float32 has denormal ones alone.
+
+    With a guard of 1 it shows it, and the mutant is killed.
+    """
+    body = """g (float[N,6,8] x) => (float[N,6,8] y) {
+        h = Sigmoid(x) part = Mul(h, factor) a = Add(part, nought) n = ReduceL2<keepdims=1>(a, axes) m = Max(n, guard)
+        d = Div(a, m) z = Relu(d) y = Add(d, z) }"""
+    factor, nought = np.linspace(0.2, 0.4, 8, dtype=np.float32), np.zeros(8, np.float32)
+    extra = {"factor": factor, "nought": nought, "guard": np.asarray(guard, np.float32)}
+    path = write(body, axes=np.asarray([-1], np.int64), **extra)
+    verdict = verify(path, path, level="thorough")
+    assert verdict.status == "pass", verdict.summary()
+    (off,) = [m for s in verdict.sites for m in s.mutants if m.name == "scale off by one in 1000"]
+    assert (off.harmless, off.killed) == (cancels, not cancels)
+    assert ("cancels behind the site" in off.note) == cancels
+
+
 def test_a_dead_path_is_not_taken_for_one_that_cancels(write: Write):
     """Behind Relu(h - 1e4) nothing moves for any row seen, in whatever direction: that shows nothing."""
     path = write(DEAD, far=np.asarray(1e4, np.float32), **constants())

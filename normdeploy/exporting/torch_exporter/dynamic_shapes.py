@@ -80,13 +80,20 @@ def _is_dynamic(dim: object) -> bool:
 
 
 def widened(tensors: Sequence[torch.Tensor], specs: Sequence[Spec]) -> list[torch.Tensor]:
-    """Return the tensors with every dynamic dimension of size 1 doubled: size 1 would be specialised by the trace."""
+    """Return the tensors with every dynamic dimension of size 1 doubled, and of size 0 as two of zeros.
+
+    The trace would hold for these two sizes alone.
+    """
     result: list[torch.Tensor] = []
     for tensor, spec in zip(tensors, specs, strict=True):
         wide = tensor
         for axis, dim in (spec or {}).items():
-            if _is_dynamic(dim) and -wide.ndim <= axis < wide.ndim and wide.shape[axis] == 1:
+            if not _is_dynamic(dim) or not -wide.ndim <= axis < wide.ndim:
+                continue
+            if wide.shape[axis] == 1:
                 wide = torch.cat([wide, wide], dim=axis)
+            elif wide.shape[axis] == 0:
+                wide = wide.new_zeros([2 if i == axis % wide.ndim else n for i, n in enumerate(wide.shape)])
         result.append(wide)
     return result
 

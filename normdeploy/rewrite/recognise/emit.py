@@ -217,8 +217,10 @@ def _emit_outside(norm: Norm, x: ir.Value, builder: Builder, dims: list[Dim]) ->
     inverse = builder.nodes[-1].outputs[2]
     divisor = builder.statistic("Add", [inverse, builder.constant("per_epsilon", np.array(1.0 / norm.epsilon))])
     # a reciprocal per row and a product: a division of every element is slower
-    result = builder.op("Mul", [normal, builder.statistic("Reciprocal", [divisor])])
-    result.shape = ir.Shape(dims)
+    factor = builder.statistic("Reciprocal", [divisor])
+    result = builder.op("Mul", [normal, factor])
+    normal.shape = result.shape = ir.Shape(dims)  # maps next to it are followed by shapes
+    inverse.shape = divisor.shape = factor.shape = ir.Shape([*dims[:axis], *[1] * (len(dims) - axis)])
     return builder.affine(norm.scale if scale is None else ones, norm.shift, result)
 
 
@@ -233,18 +235,26 @@ def _emit_steps(norm: Norm, x: ir.Value, builder: Builder) -> ir.Value:
     does not return 1/s in the data's type, or a variance of n - 1 with a dynamic n."""
     where = builder.integers("axes", list(norm.blocks.axes))
     centred = x
+    reduced = ir.Shape([1 if axis in norm.blocks.axes else dim for axis, dim in enumerate(x.shape or ())])
+
+    def shaped(value: ir.Value, shape: ir.Shape | None = reduced) -> ir.Value:
+        value.shape = shape  # maps next to it are followed by shapes
+        return value
+
     if norm.centred:
-        centred = builder.op("Sub", [x, builder.op("ReduceMean", [x, where], keepdims=1)])
-    variance = builder.op("ReduceMean", [builder.op("Mul", [centred, centred]), where], keepdims=1)
+        mean = shaped(builder.op("ReduceMean", [x, where], keepdims=1))
+        centred = shaped(builder.op("Sub", [x, mean]), x.shape)
+    square = shaped(builder.op("Mul", [centred, centred]), x.shape)
+    variance = shaped(builder.op("ReduceMean", [square, where], keepdims=1))
     if norm.correction:
-        variance = builder.statistic("Mul", [variance, _unbiased_ratio(norm, x, builder)])
+        variance = shaped(builder.statistic("Mul", [variance, _unbiased_ratio(norm, x, builder)]))
     epsilon = builder.constant("epsilon", np.array(norm.epsilon))
     if norm.outside:
-        divisor = builder.statistic("Add", [builder.op("Sqrt", [variance]), epsilon])
+        divisor = builder.statistic("Add", [shaped(builder.op("Sqrt", [variance])), epsilon])
     else:
-        divisor = builder.op("Sqrt", [builder.statistic("Add", [variance, epsilon]) if norm.epsilon else variance])
-    result = builder.op("Div", [centred, divisor])
-    result.shape = x.shape
+        sum_of = shaped(builder.statistic("Add", [variance, epsilon])) if norm.epsilon else variance
+        divisor = builder.op("Sqrt", [sum_of])
+    result = shaped(builder.op("Div", [centred, shaped(divisor)]), x.shape)
     return builder.affine(norm.scale, norm.shift, result)
 
 

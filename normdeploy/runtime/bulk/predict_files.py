@@ -122,6 +122,13 @@ def open_source(
     return ArraySource(paths, specs)
 
 
+def _require_unread(written: Sequence[Path], files: Sequence[Path]) -> None:
+    """Require that no file of the data is to be replaced by what is made of it."""
+    for target in written:
+        if target.exists() and any(target.samefile(file) for file in files):
+            raise UsageError(f"{target} is among the data that is read; expected another path for the results")
+
+
 def predict(
     path: PathLike,
     data: PathLike | Sequence[PathLike],
@@ -190,6 +197,7 @@ def predict(
     target = require_writable(out, overwrite=overwrite)
     bad_file = require_writable(target.with_name(f"{target.name}.bad.csv"), overwrite=overwrite)
     kind, files = find_files(data)
+    _require_unread((target, bad_file), [file for file, _ in files])
     named = ", ".join(map(str, [data] if isinstance(data, (str, os.PathLike)) else data))
     predictor = load(path, plan=plan)
     check_format(target, predictor.outputs, keep)

@@ -96,6 +96,11 @@ class Judge:
         seed: int = 0,
         fixed: int = 0,
     ) -> None:
+        if budget.metric != "exact" and data is None:
+            raise UsageError(
+                f"budget {budget.text} is measured on your data and none was given; "
+                "expected data (--data FILE), or budget exact"
+            )
         self.budget = budget
         self._fixed = fixed
         graph = load_graph(path)
@@ -108,12 +113,7 @@ class Judge:
             self.calibration: list[dict[str, Array]] = []
             self._truth: list[Array] = []
             self.note = "made-up inputs" if data is None else "your data and made-up inputs"
-            if budget.metric != "exact":
-                if data is None:
-                    raise UsageError(
-                        f"budget {budget.text} is measured on your data and none was given; "
-                        "expected data (--data FILE), or budget exact"
-                    )
+            if budget.metric != "exact" and data is not None:
                 self._prepare(side, data)
 
     def _make_cases(

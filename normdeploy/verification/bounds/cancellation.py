@@ -27,6 +27,7 @@ from normdeploy.graph import constant_tensor, evaluate_node
 from normdeploy.graph.linear_view import Form, Linear, linear_of
 from normdeploy.graph.traits import Trait, has, is_standard
 from normdeploy.verification.bounds.hashing import coherent_signs
+from normdeploy.verification.bounds.interpolation import interpolates
 
 Values = Sequence[Tensor | None]
 
@@ -56,6 +57,7 @@ def is_looked_at(node: ir.Node) -> bool:
         or _product(node) is not None
         or _subtracts_mean(node)
         or is_standard(node, "Sum", "BatchNormalization")
+        or interpolates(node)
     )
 
 

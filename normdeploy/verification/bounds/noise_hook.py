@@ -22,6 +22,7 @@ from normdeploy.verification.bounds.accuracy import FUNCTIONS, GATES, reduction_
 from normdeploy.verification.bounds.cancellation import drift, row_shift, terms
 from normdeploy.verification.bounds.decisions import representable
 from normdeploy.verification.bounds.hashing import hashed_noise
+from normdeploy.verification.bounds.interpolation import interpolates, interpolation_terms
 from normdeploy.verification.sides.flat_values import SMALLEST_NORMAL, UNIT_ROUNDOFF
 
 _ORDINARY = 2.0**-80
@@ -144,7 +145,11 @@ class NoiseHook:
             alike = self._one_size
             reach = drift(node, inputs, length, lambda index: alike is not None and alike(node, index))
             amplitude = max(amplitude, roundoff * reach)
-        of_terms = None if inputs is None else terms(node, inputs, length, seed=self._seed)
+        of_terms: Tensor | None = None
+        if inputs is not None and interpolates(node):
+            of_terms = interpolation_terms(node, inputs[0], results[0].shape)
+        elif inputs is not None:
+            of_terms = terms(node, inputs, length, seed=self._seed)
         least = [of_terms if place == 0 else None for place in range(len(results))]
         noisy = [
             self._noisy(result, amplitude, absolute, None if own is None else own.mul(roundoff), floor=floor)

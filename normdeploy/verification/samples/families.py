@@ -58,7 +58,7 @@ def _outlier(rng: np.random.Generator, shape: tuple[int, ...]) -> Any:
 def _border(rng: np.random.Generator, shape: tuple[int, ...]) -> Any:
     """Impulses on the rims of the spatial axes, zero elsewhere."""
     x = np.zeros(shape)
-    for axis in range(2, len(shape)):
+    for axis in range(2, len(shape)) if x.size else ():
         for end in (0, -1):
             index: list[Any] = [slice(None)] * len(shape)
             index[axis] = end

@@ -8,7 +8,9 @@ import onnxruntime
 import pytest
 import torch
 
+from normdeploy.exporting.trace import trace
 from normdeploy.graph import Evaluator
+from normdeploy.rewrite import rewrite
 from normdeploy.rewrite.recognise.norms_pass import RecogniseNorms
 from normdeploy.rewrite.rewrite_context import RewriteContext
 
@@ -95,3 +97,37 @@ def test_the_longer_form_of_older_files_takes_the_short_one(sketch):
     inverse = (d * d).mean().sqrt() ** -1.0
     model = drawing.model(normal * (inverse * 1e-6 + 1.0).op("Reciprocal"))
     assert _recognised(model)[1] == SHORT
+
+
+class Styled(torch.nn.Module):
+    """AdaIN as published: the spread of one image, unbiased, on another that was divided by its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.convolution = torch.nn.Conv2d(4, 6, 3)
+
+    def forward(self, x: torch.Tensor, style: torch.Tensor) -> torch.Tensor:
+        mean, deviation = x.mean((2, 3), keepdim=True), x.std((2, 3), keepdim=True)
+        normal = (x - mean) / (deviation + 1e-5)
+        return self.convolution(normal * style.std((2, 3), keepdim=True) + style.mean((2, 3), keepdim=True))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_scale_of_what_it_is_multiplied_by_goes_into_it_where_it_has_weights(dtype: torch.dtype):
+    """In float64 it is written step by step, without: that is the reason then, and not that shapes are not known."""
+    torch.manual_seed(0)
+    model = Styled().eval().to(dtype)
+    example = (torch.randn(2, 4, 7, 7, dtype=dtype), torch.randn(2, 4, 5, 5, dtype=dtype))
+    traced = trace(model, example)
+    result = rewrite(traced.model)
+    (row,) = [row for row in result.ledger if row.kind == "affine map"]
+    if dtype == torch.float32:
+        assert row.action == "folded", row.reason
+    else:
+        assert row.action == "kept"
+        assert "'style' is given" in row.reason
+        assert "unknown" not in row.reason
+    x, style = (torch.randn(3, 4, 7, 7).double(), torch.randn(3, 4, 5, 5).double() * 3)
+    (found,) = Evaluator(result.model).run(dict(zip(traced.input_names, (x, style), strict=True))).values()
+    with torch.no_grad():
+        torch.testing.assert_close(found, model.double()(x, style), rtol=1e-6, atol=1e-6)

@@ -35,7 +35,7 @@ from normdeploy.verification.derivation.related.unrounded import Constants, Unli
 from normdeploy.verification.derivation.side.affine_laws import back
 from normdeploy.verification.derivation.side.beyond import cuts, decides
 from normdeploy.verification.derivation.side.checked_side import Side
-from normdeploy.verification.derivation.side.movement import MOVES
+from normdeploy.verification.derivation.side.movement import MOVES, moves, writes, writes_once
 from normdeploy.verification.derivation.side.operands import inputs_of, kind
 from normdeploy.verification.derivation.side.value_facts import ranks_in
 
@@ -54,7 +54,10 @@ _ROOTS = frozenset({
 """Operators in which a number may count at some spreads alone, as an epsilon does; the others make polynomials."""
 
 _MOST_NODES = 128
-"""Operators of a region."""
+"""Operators of a region that compute."""
+
+_MOST_MOVES = 1024
+"""Operators of a region that only move elements: a border that is written around a picture takes some thirty."""
 
 _SCALES = (1.0, 1e-3, 1e-6, 30.0)
 """Spreads of the points, of a variance like the epsilons in use and far above it."""
@@ -67,7 +70,7 @@ class _Outside(Exception):
 def confirm_analytic(relation: Relation, value: ir.Value, target: Target, constants: Constants) -> Finding:
     """Confirm that a region of the file is one of the source."""
     node = value.producer()
-    if node is None or kind(node) not in ANALYTIC or (target.scale == 0).any():
+    if node is None or not (kind(node) in ANALYTIC or writes(node)) or (target.scale == 0).any():
         return ""
     # what a Where always chooses is followed, not the Where
     same = takewhile(lambda step: step.is_nothing, back(relation.source, target.value))
@@ -195,6 +198,7 @@ def _region(
 ) -> list[ir.Node]:
     """Return the operators that compute a value from known ones, in order."""
     found: dict[ir.Node, None] = {}
+    counts = {False: 0, True: 0}
     queue = [value]
     while queue:
         current = queue.pop()
@@ -204,14 +208,15 @@ def _region(
         if side.is_sized(current):
             continue
         node = current.producer()
-        if node is None or kind(node) not in ANALYTIC:
+        if node is None or not (kind(node) in ANALYTIC or writes(node)):
             raise _Outside(f"{current.name!r} is not known")
         if side.picks(node):
             raise _Outside(f"which part of a constant is in {current.name!r} depends on sizes")
         if node not in found:
             found[node] = None
+            counts[moves(node)] += 1
             queue += [read for read in inputs_of(node) if read is not None]
-        if len(found) > _MOST_NODES:
+        if counts[False] > _MOST_NODES or counts[True] > _MOST_MOVES:
             raise _Outside("the region is too large")
     if not leaves and not found:
         raise _Outside("it reads nothing")
@@ -226,6 +231,18 @@ def _region(
             raise _Outside("how large it is depends on what is fed")
         if cuts(side, node) or any(decides(side, v) for v in read):
             raise _Outside("what it is at other sizes is not followed")
+        if writes(node) and not all(_written_once(side, node, k) for k in range(side.assignments)):
+            raise _Outside("where it writes depends on what is fed, or some place is written twice")
         if not smooth(side, node):
             raise _Outside("a root of what may be the square of one number")
     return sorted(found, key=side.places.__getitem__)
+
+
+def _written_once(side: Side, node: ir.Node, k: int) -> bool:
+    """Tell whether an operator writes at places that follow from sizes, and at each of them once."""
+    into, places = node.inputs[:2]
+    numbers = None if places is None else side.numbers(places)
+    shapes = () if into is None else side.shapes(into)
+    if numbers is None or not shapes:
+        return False
+    return writes_once(node, shapes[k], torch.from_numpy(np.array(numbers[k])))

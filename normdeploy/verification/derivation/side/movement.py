@@ -10,6 +10,7 @@ import onnx_ir as ir
 import torch
 from torch import Tensor
 
+from normdeploy.array_types import Shape
 from normdeploy.graph import evaluate_node
 from normdeploy.graph.operators.call import axis_of
 from normdeploy.verification.derivation.side.checked_side import Side
@@ -51,6 +52,11 @@ def moves(node: ir.Node | None) -> bool:
     if kind(node) in _WRITES:
         return node.attributes.get_string("reduction", "none") == "none"
     return kind(node) in MOVES or kind(node) == "Pad" or kind(node) in _FILLS
+
+
+def writes(node: ir.Node) -> bool:
+    """Tell whether an operator puts elements in the places of others, and does nothing else to them."""
+    return kind(node) in _WRITES and moves(node)
 
 
 def moved_by(node: ir.Node, side: Side | None = None) -> list[ir.Value]:
@@ -131,33 +137,37 @@ def run_moves(
                 raise Lost(f"{operand.name!r} depends on what is fed")
             operands.append(torch.from_numpy(np.array(numbers[k])))
     if kind(node) in _WRITES:
-        _require_once(node, operands)
+        into, places = operands[:2]
+        assert into is not None
+        assert places is not None
+        _require_once(node, tuple(into.shape), places)
     if marked and kind(node) == "Pad" and operands[0] is not None and (len(operands) < 3 or operands[2] is None):
         operands = [*operands[:2], torch.tensor(-1.0, dtype=operands[0].dtype), *operands[3:]]
     found = evaluate_node(node, operands, opset_imports=side.imports)[value.index() or 0]
     return torch.full(found.shape, -1.0, dtype=torch.float64) if marked and kind(node) in _FILLS else found
 
 
-def _require_once(node: ir.Node, operands: list[Tensor | None]) -> None:
+def _require_once(node: ir.Node, sizes: Shape, places: Tensor) -> None:
     """Require that no place is written twice: which of two is the last is nowhere said.
 
     Raises:
         Lost: some is.
     """
-    into, places = operands[:2]
-    assert into is not None
-    assert places is not None
+    if not writes_once(node, sizes, places):
+        raise Lost(f"{kind(node)} writes some places twice")
+
+
+def writes_once(node: ir.Node, sizes: Shape, places: Tensor) -> bool:
+    """Tell whether no place of a value of these sizes is written twice."""
     if kind(node) == "ScatterND":
         depth = places.shape[-1]
-        named, sizes = places.reshape(-1, depth), into.shape[:depth]
+        named, sizes = places.reshape(-1, depth), sizes[:depth]
     else:
-        axis = axis_of(node.attributes.get_int("axis", 0), into.dim())
-        named = torch.stack(torch.meshgrid(*map(torch.arange, places.shape), indexing="ij"), -1).reshape(-1, into.dim())
+        axis = axis_of(node.attributes.get_int("axis", 0), len(sizes))
+        named = torch.stack(torch.meshgrid(*map(torch.arange, places.shape), indexing="ij"), -1).reshape(-1, len(sizes))
         named[:, axis] = places.reshape(-1)
-        sizes = into.shape
     strides = torch.tensor([prod(sizes[axis + 1 :]) for axis in range(len(sizes))])
-    if len(torch.unique((named % torch.tensor(sizes) * strides).sum(1))) < len(named):
-        raise Lost(f"{kind(node)} writes some places twice")
+    return len(torch.unique((named % torch.tensor(sizes) * strides).sum(1))) == len(named)
 
 
 def way_of(side: Side, value: ir.Value, place: Callable[[ir.Value], int | None], k: int) -> tuple[Hashable, ...] | None:
