@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
+from normdeploy.graph.dynamic_dims import names_of
 from normdeploy.graph.traits import Trait, has
-from normdeploy.rewrite.recognise.trial_sizes import names_of
 
 Size = int | str | tuple[ir.Value, int]
 """A dimension: a number, a name, or "that of this axis of this value"."""

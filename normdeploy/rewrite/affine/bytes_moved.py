@@ -13,12 +13,12 @@ the number.
 
 from __future__ import annotations
 
-import functools
 import math
 
 import onnx_ir as ir
 
 from normdeploy.graph import AFFINE_DOMAIN
+from normdeploy.graph.dynamic_dims import names_of, size_at
 from normdeploy.graph.traits import Trait, has
 
 ASSUMED_DIM = 8
@@ -55,19 +55,8 @@ def _shown(value: ir.Value) -> int:
 
 def _assumed(dim: ir.SymbolicDim) -> int:
     """Return the size assumed for a dynamic dimension: an expression such as ``9*batch`` keeps its factor."""
-    if dim.value is None:
-        return ASSUMED_DIM
-    return _assumed_of(str(dim.value))
-
-
-@functools.lru_cache(maxsize=1024)
-def _assumed_of(expression: str) -> int:
-    dim = ir.SymbolicDim(expression)
-    try:
-        found = dim.evaluate(dict.fromkeys(dim.free_symbols(), ASSUMED_DIM))
-    except ValueError:  # a name that is no expression, as other tools write them: "batch size"
-        return ASSUMED_DIM
-    return found if isinstance(found, int) and found > 0 else ASSUMED_DIM
+    found = size_at(dim, dict.fromkeys(names_of(dim), ASSUMED_DIM))
+    return found if found is not None and found > 0 else ASSUMED_DIM
 
 
 def itemsize(value: ir.Value) -> float:

@@ -17,10 +17,10 @@ import torch
 from normdeploy.array_types import Floats
 from normdeploy.errors import GraphError
 from normdeploy.graph import FLOATS, constant64, constant_tensor, evaluate_region
+from normdeploy.graph.dynamic_dims import names_of, size_at
 from normdeploy.graph.traits import Trait, has, is_standard
 from normdeploy.rewrite.affine.replacement import in_order
 from normdeploy.rewrite.branches.window import Place
-from normdeploy.rewrite.recognise.trial_sizes import names_of
 
 WRITES = frozenset({"ScatterND", "ScatterElements", "Where"})
 """Operators that write some elements in place of others."""
@@ -160,8 +160,8 @@ def _sized(value: ir.Value, sizes: Mapping[str, int]) -> list[int] | None:
             given = {name: sizes.get(name, 1) for name in names_of(dim)}
             if not given:  # "?"
                 return None
-            found = given.get(dim.value) or dim.evaluate(given)
-            if not isinstance(found, int):
+            found = size_at(dim, given)
+            if found is None:
                 return None
             dims.append(max(found, 0))
         else:

@@ -7,11 +7,11 @@ import torch
 
 from normdeploy.errors import GraphError
 from normdeploy.graph import Evaluator
+from normdeploy.graph.dynamic_dims import names_of
 from normdeploy.graph.onnx_files import declared
 from normdeploy.graph.traits import is_standard
 from normdeploy.ort.made_inputs import make_inputs
 from normdeploy.rewrite.recognise.hypothesis import Norm
-from normdeploy.rewrite.recognise.trial_sizes import names_of
 
 REASON = (
     "it normalizes with the statistics of the batch it is given, so one sample's output depends on its companions; "

@@ -8,11 +8,12 @@ static ones where they can (behind strided convolutions the image has to be larg
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import onnx_ir as ir
 
 from normdeploy.errors import GraphError
+from normdeploy.graph.dynamic_dims import names_of, size_at
 
 TURNS = 3
 """How many assignments of sizes a hypothesis about dynamic dimensions has to hold at."""
@@ -59,7 +60,7 @@ class Sizes:
     def _fit(self, turn: int, x: ir.Value) -> None:
         """Grow the names in dimensions of ``x`` until each is two or more, not as before, and differs from the rest."""
         dims = list(x.shape or ())
-        names = [names_of(dim) or [f"{x.name}.{axis}"] for axis, dim in enumerate(dims)]
+        names = [names_of(dim) or (f"{x.name}.{axis}",) for axis, dim in enumerate(dims)]
         dynamic = [axis for axis, dim in enumerate(dims) if not isinstance(dim, int)]
         before = Sizes(turn - 1, x).of(x) if turn and dynamic else None
 
@@ -80,7 +81,7 @@ class Sizes:
                     "more, at which its elements can be told from their mean: declare it as 1, or the sizes it takes"
                 )
 
-    def _grow_until(self, wanted: _Wish, x: ir.Value, axis: int, names: list[str]) -> None:
+    def _grow_until(self, wanted: _Wish, x: ir.Value, axis: int, names: Sequence[str]) -> None:
         start = {name: self._give(name) for name in names}
         while not wanted(self._sizes(x), axis):
             grown = {name: self._grow(self._given[name]) for name in names}
@@ -99,31 +100,16 @@ class Sizes:
         if isinstance(dim, int):
             return dim
         names = names_of(dim)
-        if dim.value is None or names in ([], [dim.value]):
+        if dim.value is None or names in ((), (dim.value,)):
             return self._give(names[0] if names else fallback)
-        result = dim.evaluate({name: self._give(name) for name in names})
-        return result if isinstance(result, int) else self._give(dim.value)
+        result = size_at(dim, {name: self._give(name) for name in names})
+        return self._give(dim.value) if result is None else result
 
     def _give(self, name: str) -> int:
         if name not in self._given:
             taken = set(self._given.values())
             self._given[name] = next(size for size in self._fresh if size not in taken)
         return self._given[name]
-
-
-def names_of(dim: int | ir.SymbolicDim) -> list[str]:
-    """Return the names that a dimension is made of; a name that is no expression stands for itself.
-
-    Empty for a number, and where nothing is known of the dimension ("?", which some tools write for every such one).
-    """
-    if isinstance(dim, int) or dim.value is None:
-        return []
-    if dim.value.isidentifier():  # no expression, so that none has to be read
-        return [dim.value]
-    try:
-        return sorted(dim.free_symbols()) or [dim.value]
-    except ValueError:  # what other tools write: "batch size"
-        return [dim.value] if any(character.isalnum() for character in dim.value) else []
 
 
 def _distinct() -> Iterator[int]:

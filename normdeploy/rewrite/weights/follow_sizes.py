@@ -12,9 +12,9 @@ from collections.abc import Iterator
 
 import onnx_ir as ir
 
+from normdeploy.graph.dynamic_dims import names_of
 from normdeploy.graph.walk import nodes_of
 from normdeploy.rewrite.infer import infer_missing_types
-from normdeploy.rewrite.recognise.trial_sizes import names_of
 from normdeploy.rewrite.sequence_splits import resolve_sequences
 from normdeploy.rewrite.weights.evaluate_constants import EvaluateConstants
 
@@ -63,6 +63,6 @@ def _unknown(value: ir.Value, given: set[str]) -> int:
     return sum(not names or not given.issuperset(names) for names in _computed(value))
 
 
-def _computed(value: ir.Value) -> Iterator[list[str]]:
+def _computed(value: ir.Value) -> Iterator[tuple[str, ...]]:
     """Yield the names that each size of a value is made of which is no number; none where nothing is known of it."""
     return (names_of(size) for size in value.shape or () if not isinstance(size, int))

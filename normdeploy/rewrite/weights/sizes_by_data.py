@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import onnx_ir as ir
 
 from normdeploy.graph import constant_tensor
+from normdeploy.graph.dynamic_dims import names_of
 from normdeploy.graph.traits import Trait, has, is_standard
-from normdeploy.rewrite.recognise.trial_sizes import names_of
 
 _FOUND = ("NonZero", "Unique", "Compress", "NonMaxSuppression")
 """Operators whose result is as large as what they find."""

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from normdeploy.graph import FLOATS, constant64, constant_tensor
+from normdeploy.graph.dynamic_dims import names_of, size_at
 from normdeploy.graph.einsum_letters import letters_of
 from normdeploy.graph.linear_view import Form, Linear, linear_of
 from normdeploy.graph.operator_inputs import optional, required
@@ -27,7 +28,6 @@ from normdeploy.rewrite.gauge.checks.scattered_inputs import gathered_feeds, pla
 from normdeploy.rewrite.gauge.operator_edit import Solution
 from normdeploy.rewrite.gauge.rules import norms
 from normdeploy.rewrite.gauge.rules.moves import ACTS, padded
-from normdeploy.rewrite.recognise.trial_sizes import names_of
 from normdeploy.rewrite.rewrite_context import RewriteContext
 
 Draw = Callable[[RewriteContext, list[ir.Node], list[ir.Value]], dict[ir.Value, Tensor]]
@@ -265,13 +265,12 @@ def _size(dim: int | ir.SymbolicDim, value: ir.Value, axis: int, sizes: dict[str
     if dim.value is None:
         return sizes.setdefault(f"{value.name}.{axis}", reach + 3 if axis >= 2 else 2)
     symbols = names_of(dim)
-    plain = symbols == [dim.value]  # no expression
     for symbol in symbols:
         spatial = axis >= 2 and reach > 3
         sizes.setdefault(symbol, reach + 3 + 2 * len(sizes) if spatial else _PROBE_SIZES[len(sizes) % 5])
     if symbols:
-        found = sizes[dim.value] if plain else dim.evaluate(sizes)
-        if isinstance(found, int) and found > 0:
+        found = size_at(dim, sizes)
+        if found is not None and found > 0:
             return found
     return sizes.setdefault(str(dim.value), _PROBE_SIZES[len(sizes) % 5])
 
