@@ -172,6 +172,10 @@ TURNED = {
     "a = Mul(x, x) i = Cast<to = 7>(a) c = Greater(i, three) y = Where(c, x, zero)": True,
     "y, i = TopK(x, k)": True,
     "y = Exp(x)": False,
+    "r = Range(nought, k0, one) f = Cast<to = 1>(r) h = Div(f, two) g = Floor(h) y = Mul(x, g)": False,
+    "r = Range(nought, k0, one) f = Cast<to = 1>(r) h = Div(f, tri) g = Floor(h) y = Mul(x, g)": True,
+    "g = Floor(table) y = Mul(x, g)": False,
+    "g = Floor(computed) y = Mul(x, g)": True,
 }
 
 
@@ -180,6 +184,7 @@ def test_rounding_turns_no_decision_on_places_and_sizes(body: str, graph_of: Cal
     """A causal mask compares places: no run with noise finds it elsewhere, so that none is made for it."""
     graph = graph_of(
         "g (float[4] x) => (float[4] y) <float zero = {0}, float[4] table = {1, 2, 3, 4}, int64 nought = {0},"
+        f" int64 k0 = {{4}}, float two = {{2}}, float tri = {{3}}, float[4] computed = {{0.1, 0.99999994, 2, 3}},"
         f" int64 one = {{1}}, int64 three = {{3}}, int64[1] k = {{4}}> {{ {body} }}"
     )
     assert NoisyGraph(graph).decides == TURNED[body]

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import numpy as np
 import pytest
 
+from normdeploy.array_types import Array, Arrays
 from normdeploy.verification.bounds.spread import Spread
-from normdeploy.verification.checks.joined import Joined, spreads
+from normdeploy.verification.checks.joined import Joined, join, spreads
 from normdeploy.verification.family_case import Case
 from normdeploy.verification.samples.family import Family
 
@@ -62,3 +66,48 @@ def test_integers_differ_where_any_repetition_does(joined: Joined):
     output[3, 2] = 9
     (found,) = joined.worst([output])
     assert found.tolist() == [[0, 1, 2], [3, 4, 9]]
+
+
+class Reference:
+    """Doubles numbers; of a batch, with an error of float32 and, in float64, with what it mixes of the samples in."""
+
+    has_truth = True
+
+    def __init__(self, mixed: float) -> None:
+        self.mixed = mixed
+
+    def native(self, feeds: Arrays) -> list[Array]:
+        return [(2 * feeds["x"] + (2.0**-12 if len(feeds["x"]) > 1 else 0.0)).astype(np.float32)]
+
+    def truth(self, feeds: Arrays) -> list[Array]:
+        x = feeds["x"].astype(np.float64)
+        return [2 * x + (self.mixed * x.mean(0) if len(x) > 1 else 0.0)]
+
+
+@pytest.mark.parametrize(("mixed", "noise"), [(0.0, 0), (1e-6, 1)])
+def test_samples_that_float64_shows_to_be_alone_need_no_noise(mixed: float, noise: int):
+    """Eager hit the truth of each sample by accident, and misses it in the batch by a unit or so."""
+    reference, made = Reference(mixed), list[int]()
+
+    def case(x: Array) -> Case:
+        def measured(*_: Any) -> Any:
+            made.append(1)
+            yield [np.full(x.shape, 2.0**-12)]
+
+        feeds, noisy = {"x": x}, SimpleNamespace(decides=False)
+        rounding = Spread([x.shape], measured, runs=1)
+        return Case(Family("x", feeds), ["y"], [2.0 * x], [2 * x], rounding, "float32", noisy)  # type: ignore[arg-type]
+
+    cases = [case(np.full((1, 3), number, np.float32)) for number in (1.0, 3.0)]
+    context = SimpleNamespace(
+        reference=reference,
+        heavy=False,
+        cases=cases,
+        specs=[SimpleNamespace(name="x", dynamic={0: "batch"})],
+        effort=SimpleNamespace(spend=lambda *_: None),
+    )
+    found = join(context, "batch", 2)  # type: ignore[arg-type] # what is asked of one
+    assert found is not None
+    assert bool(made) == bool(noise)
+    off = np.abs(np.asarray(found.case.eager[0], np.float64) - found.case.truth[0])
+    assert off.tolist() == [[0.0 if noise else 2.0**-12] * 3] * 2

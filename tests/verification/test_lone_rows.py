@@ -59,8 +59,11 @@ def judged(tmp_path: Path, *, dynamic: bool, onnx: bool = False) -> tuple[Verdic
 
 @pytest.fixture
 def single_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Take every network for one of which a run is much work, whose families have one sample; nothing may be fed."""
-    monkeypatch.setitem(LEVELS, "quick", replace(LEVELS["quick"], heavy=-1.0))
+    """Take every network for one of which a run is much work, whose families have one sample; nothing may be fed.
+
+    Nor do calls name numbers in place of the run that is looked at.
+    """
+    monkeypatch.setitem(LEVELS, "quick", replace(LEVELS["quick"], heavy=-1.0, lean=False))
     monkeypatch.setattr(probes, "cut_at", lambda *_: pytest.fail("a site was fed directly"))
 
 

@@ -56,11 +56,11 @@ class Net(nn.Module):
         return y * self.gamma
 
 
-def quick(net: nn.Module, folder: Path) -> Verdict:
-    traced = trace(net, X)
+def quick(net: nn.Module, folder: Path, x: Tensor = X) -> Verdict:
+    traced = trace(net, x)
     rewritten = rewrite(traced.model)
     path = save_graph(rewritten.model.clone(), folder / "net.onnx")
-    return verify(net, path, args=X, traced=traced, rewritten=rewritten, level="quick")
+    return verify(net, path, args=x, traced=traced, rewritten=rewritten, level="quick")
 
 
 @pytest.fixture
@@ -190,6 +190,82 @@ def test_one_row_has_no_neighbour():
     assert not any("neighbouring row" in name for _, _, name in named(Row().eval()).ratios)
 
 
+class OfAllAxes(nn.Module):
+    """A group norm of one group and a LayerNorm between Transposes, each one LayerNormalization of several axes."""
+
+    def __init__(self, what: str = "", factor: float = 1.0) -> None:
+        super().__init__()
+        torch.manual_seed(7)
+        self.what, self.factor = what, factor
+        self.conv, self.norm, self.last = nn.Conv2d(4, 4, 1), nn.GroupNorm(1, 4), nn.LayerNorm(4)
+        for norm in (self.norm, self.last):
+            norm.weight.data, norm.bias.data = torch.rand(4) + 0.5, torch.randn(4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        def number(what: str) -> float:
+            return self.factor if torch.compiler.is_compiling() and what == self.what else 1.0
+
+        norm, last = self.norm, self.last
+        y = functional.group_norm(self.conv(x), 1, norm.weight, norm.bias, norm.eps * number("group epsilon"))
+        y = (functional.avg_pool2d(y, 3, 1, 1) - y).square().mean((2, 3), keepdim=True).permute(0, 2, 3, 1)
+        y = functional.layer_norm(y, (4,), last.weight, last.bias, last.eps * number("epsilon"))
+        return y.permute(0, 3, 1, 2).flatten(1)
+
+
+@pytest.mark.parametrize("rows", [1, 2])
+def test_a_norm_between_what_arranges_is_named(rows: int, tmp_path: Path, evaluated: list[bool]):
+    """One sample is one row of each norm; a neighbour's statistics are none of the function that was called."""
+    verdict = quick(OfAllAxes().eval(), tmp_path, x=X[:rows])
+    assert verdict.status == "pass", verdict.reasons
+    assert not evaluated
+    assert [site.kind for site in verdict.sites] == ["LayerNormalization"] * 2
+    found = {mutant.by for site in verdict.sites for mutant in site.mutants if not mutant.harmless}
+    assert found == {"module"}
+
+
+@pytest.mark.parametrize(("what", "factor"), [("group epsilon", 10.0), ("group epsilon", 0.1), ("epsilon", 10.0)])
+def test_a_trace_of_another_norm_between_what_arranges_does_not_pass(
+    what: str, factor: float, tmp_path: Path, evaluated: list[bool]
+):
+    verdict = quick(OfAllAxes(what, factor).eval(), tmp_path)
+    assert verdict.status in ("fail", "not-exercised")
+    assert evaluated
+
+
+class SpelledOut(nn.Module):
+    """A global response norm, whose epsilon is a site and an affine map at once, and a token of every sample."""
+
+    def __init__(self, factor: float = 1.0) -> None:
+        super().__init__()
+        torch.manual_seed(9)
+        self.factor, self.norm = factor, nn.LayerNorm(6)
+        self.gamma, self.beta = nn.Parameter(torch.rand(4, 1) + 0.5), nn.Parameter(torch.randn(4, 1))
+        self.token, self.scale = nn.Parameter(torch.randn(1, 1, 6)), nn.Parameter(torch.rand(6) + 0.5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        epsilon = 1e-6 * (self.factor if torch.compiler.is_compiling() else 1.0)
+        x = x.flatten(2)
+        size = x.norm(p=2, dim=2, keepdim=True)
+        y = x + torch.addcmul(self.beta, self.gamma, x * (size / (size.mean(1, keepdim=True) + epsilon)))
+        y = self.token.expand(x.shape[0], -1, -1) + self.scale * y[..., :6].mean(1, keepdim=True)
+        z: Tensor = self.norm(y).flatten(1)
+        return z
+
+
+def test_an_epsilon_that_is_added_and_a_token_of_every_sample_are_named(tmp_path: Path, evaluated: list[bool]):
+    verdict = quick(SpelledOut().eval(), tmp_path)
+    assert verdict.status == "pass", verdict.reasons
+    assert not evaluated
+    assert {site.kind for site in verdict.sites} >= {"epsilon", "affine map", "LayerNormalization"}
+
+
+@pytest.mark.parametrize("factor", [10.0, 0.1])
+def test_a_trace_of_another_epsilon_that_is_added_does_not_pass(factor: float, tmp_path: Path, evaluated: list[bool]):
+    verdict = quick(SpelledOut(factor).eval(), tmp_path)
+    assert verdict.status in ("fail", "not-exercised")
+    assert evaluated
+
+
 def test_a_convolution_that_pads_what_a_norm_makes_is_named_by_weight_and_padding():
     class Padded(nn.Module):
         def __init__(self, padding: int = 1, seed: int = 5) -> None:
@@ -231,9 +307,9 @@ def test_arguments_may_be_given_by_name():
         functional.layer_norm(input=x, normalized_shape=(4,), bias=one)
         functional.scaled_dot_product_attention(query=x, key=x, value=x)
     first, second = record.norms
-    assert (first.kind, first.epsilon, first.rows) == ("BatchNormalization", 1e-3, 0)
+    assert (first.kind, first.epsilon, first.size) == ("BatchNormalization", 1e-3, 0)
     assert [number is one for number in first.numbers] == [True, False, True, True]
-    assert (second.kind, second.epsilon, second.rows, second.size) == ("LayerNormalization", 1e-5, 24, 4)
+    assert (second.kind, second.epsilon, second.size) == ("LayerNormalization", 1e-5, 4)
     assert second.numbers[0] is None
     assert second.numbers[1] is one
     assert record.scales == [4**-0.25] * 2

@@ -21,8 +21,10 @@ import torch
 from torch import Tensor
 
 from normdeploy.array_types import Array
-from normdeploy.graph import constant_tensor
+from normdeploy.errors import GraphError
+from normdeploy.graph import constant64, constant_tensor
 from normdeploy.graph.evaluate import StandIn
+from normdeploy.graph.fixed_values import fixed_nodes
 from normdeploy.graph.operator_evaluation import evaluate_node
 from normdeploy.graph.traits import Trait, has, is_standard
 from normdeploy.graph.walk import bodies_of, nodes_in
@@ -44,11 +46,18 @@ that family, since what is left would be judged by accident."""
 _STEPPED = ("QuantizeLinear", "DynamicQuantizeLinear")
 """Their steps are results, judged as such."""
 
+_FLOAT32 = 2.0**-24
+
+_WRITTEN = 2.0**-12
+"""Constants of so few digits were written (0, 1, 2.5), not computed."""
+
 _ROUNDED_ONCE = Trait.ROUNDED_ONCE | Trait.CONVERTS
 
 
 def decides(graph: ir.Graph, computed: Collection[str] = ()) -> bool:
     """True where a graph takes decisions that rounding can turn: not by places and sizes alone, as a causal mask is.
+
+    Nor by numbers that are computed from constants without an error, as the halves of 0, 1, 2, ... are.
 
     Args:
         computed: names of its inputs that are rounded.
@@ -56,6 +65,8 @@ def decides(graph: ir.Graph, computed: Collection[str] = ()) -> bool:
     deciding = [node for node in nodes_in(graph) if has(node, Trait.DECIDES)]
     if any(is_standard(node, "TopK") for node in deciding):
         return True  # of equal numbers any may come first
+    constant = fixed_nodes(graph).by_constants.intersection(deciding)
+    deciding = [node for node in deciding if node not in constant or not _is_exact(node)]
     fed = {value for value in graph.inputs if value.name not in computed}
     queue = [value for node in deciding for value in node.inputs if value is not None]
     seen = set(queue)
@@ -73,6 +84,37 @@ def decides(graph: ir.Graph, computed: Collection[str] = ()) -> bool:
         queue += read
         seen.update(read)
     return False
+
+
+def _is_exact(node: ir.Node) -> bool:
+    """Tell whether what a decision by constants alone is taken on is computed without an error in float32."""
+    known: dict[ir.Value, Tensor] = {}
+
+    def value_of(value: ir.Value) -> Tensor | None:
+        stored = constant64(value)
+        if stored is not None:
+            number = torch.from_numpy(stored)
+            computed = number.is_floating_point() and not representable(number, _WRITTEN).all()
+            return None if computed else number  # by the module, which has others in float64
+        made = value.producer()
+        if value not in known and made is not None:
+            read = [None if one is None else value_of(one) for one in made.inputs]
+            if any(one is not None and found is None for one, found in zip(made.inputs, read, strict=True)):
+                return None
+            known.update(zip(made.outputs, evaluate_node(made, read, opset_imports=_opsets(made)), strict=False))
+        found = known.get(value)
+        inexact = found is not None and found.is_floating_point() and not representable(found, _FLOAT32).all()
+        return None if inexact else found
+
+    try:
+        return all(value is None or value_of(value) is not None for value in node.inputs)
+    except GraphError:
+        return False
+
+
+def _opsets(node: ir.Node) -> Mapping[str, int]:
+    graph = node.graph
+    return dict(graph.opset_imports) if isinstance(graph, ir.Graph) else {}
 
 
 def held_nodes(graph: ir.Graph) -> list[ir.Node]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import onnx_ir as ir
@@ -34,6 +34,9 @@ def constants_of_graph(evaluator: Evaluator) -> dict[str, Tensor]:
             return False
         return value.producer() in fixed if value.producer() is not None else value.is_initializer()
 
+    def known(step: ir.Node) -> bool:
+        return all(follows(one) or _stated(one) is not None for one in _others(step))
+
     ways: dict[str, tuple[str, list[ir.Node]]] = {}
     wanted: set[str] = set()
     for node in graph:
@@ -45,17 +48,27 @@ def constants_of_graph(evaluator: Evaluator) -> dict[str, Tensor]:
                 step = at.producer()
                 if step is None or not is_standard(step, "CastLike", *_ARRANGES):
                     break
-                way.append(step)
+                way += [step] if way or not _repeats(step, node) or known(step) else []
                 at = step.inputs[0]
             if value is None or at is None or not follows(at):
                 continue
-            others = [one for step in way if step.op_type != "CastLike" for one in step.inputs[1:]]
-            if all(follows(one) or _stated(one) is not None for one in others):
+            if all(known(step) for step in way):
+                others = [one for step in way for one in _others(step)]
                 ways[str(value.name)] = str(at.name), way
                 wanted |= {str(at.name), *(str(one.name) for one in others if one is not None and follows(one))}
     found = values_of(evaluator, wanted)
     held = {name: _arranged(found[start], way, found) for name, (start, way) in ways.items()}
     return {name: value for name, value in held.items() if value is not None and value.dtype == torch.float64}
+
+
+def _others(step: ir.Node) -> Sequence[ir.Value | None]:
+    """Return what an operator reads besides a number and its type."""
+    return [] if step.op_type == "CastLike" else step.inputs[1:]
+
+
+def _repeats(step: ir.Node, reader: ir.Node) -> bool:
+    """Tell whether an operator repeats a number as often as its reader does anyway."""
+    return is_standard(step, "Expand") and not is_norm(reader)
 
 
 def _stated(value: ir.Value | None) -> Tensor | None:

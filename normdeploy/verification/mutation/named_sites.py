@@ -22,15 +22,20 @@ import onnx_ir as ir
 import torch
 from torch import Tensor
 
+from normdeploy.errors import GraphError
 from normdeploy.graph import Evaluator, constant64, constant_tensor, evaluate_node
+from normdeploy.graph.fixed_values import fixed_nodes
 from normdeploy.graph.traits import is_standard
 from normdeploy.nn.as_numpy import to_numpy
 from normdeploy.verification.float64_chain import FINEST
 from normdeploy.verification.mutation.known_numbers import constants_of_graph, group_norms, only_use
+from normdeploy.verification.mutation.lone_rows import one_row
 from normdeploy.verification.mutation.mutants import BATCH_NORM, INSTANCE_NORM, Site, is_norm, opsets
+from normdeploy.verification.mutation.named_regions import Step, evaluated, region_of, step_of
+from normdeploy.verification.mutation.random_rows import ROWS, SAMPLES, away_from, random_numbers, random_rows
 from normdeploy.verification.mutation.same_numbers import equal, rounded, same_group, same_norm, take
 from normdeploy.verification.mutation.watched_sites import Key
-from normdeploy.verification.sides.call_record import CallRecord
+from normdeploy.verification.sides.call_record import CallRecord, NormCall
 from normdeploy.verification.sides.flat_values import UNIT_ROUNDOFF
 
 _ROWS_OF = ("Identity", "Slice", "Reshape")
@@ -39,13 +44,6 @@ _ROWS_OF = ("Identity", "Slice", "Reshape")
 _ROUNDED = 4 * UNIT_ROUNDOFF["float32"]
 """Relative difference up to which a site is what operators of the traced graph make there: numbers of a site that is
 recognised in several are products of theirs, rounded."""
-
-_ROWS = 4
-"""Rows of random numbers on which a mutant is compared with its site."""
-
-_GROUP = 4096
-"""Numbers of a group on which it is: of a larger one, for the most that a mutant shows by (the other correction of n
-numbers by 1 / 2 n), it is set down as showing by that much less."""
 
 
 class NamedSites:
@@ -68,10 +66,12 @@ class NamedSites:
         graph = evaluator.graph
         self._made = {str(value.name): node for node in graph for value in node.outputs}
         self._constants = constants_of_graph(evaluator)
+        self._fixed = fixed_nodes(graph)
         self._groups = group_norms(graph, self._constants)
         self.ratios: dict[Key, float] = {}
         self.same: set[Key] = set()
         self._known: set[int] = set()  # norms of the graph that calls named
+        self._steps: set[ir.Node] = set()  # and what scales or shifts
         self.left: list[tuple[Evaluator, list[Site]]] = []
         self.count = 0
         for own, sites in groups:
@@ -80,7 +80,7 @@ class NamedSites:
             self.left += [(own, left)] if left else []
 
     def _named(self, site: Site) -> bool:
-        if site.inner or site.is_epsilon:
+        if site.inner:
             return False
         if not site.is_affine and is_standard(site.node, INSTANCE_NORM) and self._by_group(site):
             return True
@@ -89,10 +89,12 @@ class NamedSites:
             return False
         if site.output != site.node.outputs[0].name:
             return self._without_shift(site) or self._by_border(site, made)
-        kept = list(self._norms), list(self._scales), list(self._shifts)
-        if self._by_map(site, made) if site.is_affine else self._by_norm(site, made):
-            return True
-        self._norms, self._scales, self._shifts = kept
+        ways = (self._by_map,) if site.is_affine or site.is_epsilon else (self._by_norm, self._by_region)
+        for way in ways:
+            kept = list(self._norms), list(self._scales), list(self._shifts), set(self._steps)
+            if way(site, made):
+                return True
+            self._norms, self._scales, self._shifts, self._steps = kept
         return False
 
     def _without_shift(self, site: Site) -> bool:
@@ -127,10 +129,10 @@ class NamedSites:
         steps = made.attributes.get_ints("dilations", (1,) * (stored.ndim - 2))
         sizes = [step * (size - 1) + 1 for step, size in zip(steps, stored.shape[2:], strict=True)]
         held = [torch.from_numpy(np.array(one, np.float64)) for one in own]
-        x = _random((1, len(held[0]), *sizes))
+        x = random_numbers((1, len(held[0]), *sizes))
         there = evaluate_node(norm, [x, *held[:4]], opset_imports=opsets(norm))[0]
         there = evaluate_node(made, [there, *held[4:]], opset_imports=opsets(made))[0]
-        return self._compare(site, [x, *held], there, rows=0)
+        return self._compare(site, [x, *held], there)
 
     def _by_norm(self, site: Site, made: ir.Node) -> bool:
         """Find the norm that a site is, or is rows and a multiple of, among the calls."""
@@ -150,10 +152,10 @@ class NamedSites:
         call = self._norms.pop(at)
         if call.groups and call.size < 2:
             return False  # of one number nothing is left, of this size: at others mutants differ
-        x, part = _drawn(node, held, epsilon, call.size)
+        x, part = random_rows(node, held, epsilon, call.size)
         values = [x, *(None if one is None else torch.from_numpy(np.array(one, np.float64)) for one in own)]
         there = evaluate_node(node, [x, *held], opset_imports=opsets(node))[0]
-        if not self._compare(site, values, there * scale + shift, rows=call.rows, part=part):
+        if not self._compare(site, values, there * scale + shift, part=part):
             return False
         self._known.add(id(node))
         return True
@@ -176,10 +178,10 @@ class NamedSites:
         call = next((one for one in self._norms if same_group(one, group, held[0], epsilon)), None)
         if call is None or not rounded(site.node.attributes.get_float("epsilon", 1e-5), epsilon):
             return False
-        x, part = _drawn(group.node, held, epsilon, call.size)
+        x, part = random_rows(group.node, held, epsilon, call.size)
         values = [x, *(torch.from_numpy(np.array(one, np.float64)) for one in own)]
         there = evaluate_node(group.node, [x, *held], opset_imports=opsets(group.node))[0]
-        if not self._compare(site, values, there, rows=call.rows, part=part):
+        if not self._compare(site, values, there, part=part):
             return False
         self._norms = [one for one in self._norms if one is not call]
         self._scales += [] if call.numbers[0] is None else [call.numbers[0]]  # the map behind the norm is this call's
@@ -188,16 +190,21 @@ class NamedSites:
         return True
 
     def _by_map(self, site: Site, made: ir.Node) -> bool:
-        """Find the operands of an affine map among those of the calls."""
+        """Find the operands of an affine map among those of the calls, or an epsilon that is added."""
         scale, shift, value = self._way_up(made, site)
         x = site.node.inputs[0]
+        if value.name != site.inputs[0]:
+            return False
+        if site.is_epsilon:
+            drawn = random_numbers((ROWS,)) * site.epsilon
+            return self._compare(site, [drawn], drawn * scale + shift)
         known = [constant64(site.node.inputs[place]) for place in (1, 2)]
-        if value.name != site.inputs[0] or x is None or x.shape is None or known[0] is None or known[1] is None:
+        if x is None or x.shape is None or known[0] is None or known[1] is None:
             return False
         rank = (1,) * len(x.shape)
         shape = np.broadcast_shapes(rank, *(one.shape for one in known if one is not None), scale.shape, shift.shape)
-        drawn = _random((_ROWS, *shape[1:]) if shape and shape[0] == 1 else shape)
-        return self._compare(site, [drawn], drawn * scale + shift, rows=0)
+        drawn = random_numbers((ROWS, *shape[1:]) if shape and shape[0] == 1 else shape)
+        return self._compare(site, [drawn], drawn * scale + shift)
 
     def _way_up(self, node: ir.Node, site: Site) -> tuple[Tensor, Tensor, ir.Value]:
         """Go from a result towards what a site reads, as far as each operand is one of a call's, which is taken.
@@ -214,77 +221,77 @@ class NamedSites:
             if is_standard(at, *(("Identity",) if site.is_affine else _ROWS_OF)):
                 value = at.inputs[0]
                 continue
-            if not is_standard(at, "Mul", "Add", "Div", "Sub"):
+            step = step_of(at, self._constants)
+            inner = None if step is None else at.inputs[1 - step.place]
+            if step is None or inner is None or not self._take(step):
                 break
-            names = ["" if read is None else str(read.name) for read in at.inputs]
-            place = next((i for i in (1, 0) if names[i] in self._constants), None)
-            inner = None if place is None else at.inputs[1 - place]
-            if place is None or inner is None or (place == 0 and at.op_type in ("Div", "Sub")):
-                break
-            number = self._constants[names[place]]
-            if at.op_type in ("Mul", "Div"):
-                factor = number if at.op_type == "Mul" else 1 / number
-                if not take(self._scales, factor):
-                    break
-                scale = scale * factor  # a v + b with v = f w is a f w + b
+            if step.scales:
+                scale = scale * step.number  # a v + b with v = f w is a f w + b
             else:
-                term = number if at.op_type == "Add" else -number
-                if not take(self._shifts, term):
-                    break
-                shift = shift + scale * term
+                shift = shift + scale * step.number
             value = inner
         return scale, shift, value
 
-    def _compare(
-        self, site: Site, values: Sequence[Tensor | None], there: Tensor, *, rows: int, part: float = 1.0
-    ) -> bool:
+    def _take(self, step: Step) -> bool:
+        """Take the number out that an operator scales or shifts by; it may be part of several sites."""
+        if step.node not in self._steps and take(self._scales if step.scales else self._shifts, step.number):
+            self._steps.add(step.node)
+        return step.node in self._steps
+
+    def _by_region(self, site: Site, made: ir.Node) -> bool:
+        """Find the norm, and what scales and shifts, in all that stands between what a site reads and what it makes."""
+        value = next(value for value in made.outputs if value.name == site.output)
+        found = region_of(value, site.inputs[0], self._constants, self._fixed)
+        own = [None if value is None or not value.name else constant64(value) for value in site.node.inputs]
+        x = site.node.inputs[0]
+        if found is None or x is None or x.shape is None:
+            return False
+        epsilon = found.norm.attributes.get_float("epsilon", 1e-5)
+        call = self._call_of(found.norm, epsilon)
+        if call is None or (call.groups and call.size < 2):
+            return False
+        if not rounded(site.node.attributes.get_float("epsilon", 1e-5), epsilon) or not all(
+            map(self._take, found.maps)
+        ):
+            return False
+        shape = [size if isinstance(size, int) else SAMPLES for size in x.shape]
+        drawn = random_numbers(shape) * math.sqrt(epsilon or 1.0)
+        values = [drawn, *(None if one is None else torch.from_numpy(np.array(one, np.float64)) for one in own[1:])]
+        try:
+            there = evaluated(found, site.inputs[0], drawn, self._constants)
+        except GraphError:  # a size that is not stated, and another than what was drawn
+            return False
+        if not self._compare(site, values, there):
+            return False
+        self._known.add(id(found.norm))
+        return True
+
+    def _call_of(self, norm: ir.Node, epsilon: float) -> NormCall | None:
+        """Take the call of a norm of the graph out; where it spells out a group norm, its map is the call's."""
+        held = [None if one is None else self._constants.get(str(one.name)) for one in norm.inputs[1:]]
+        group = self._groups.get(str(norm.outputs[0].name))
+        call = next((one for one in self._norms if same_norm(one, norm.op_type, held, epsilon)), None)
+        if call is None and group is not None and equal(held[0], None, 1.0) and equal(held[1], None, 0.0):
+            call = next((one for one in self._norms if same_group(one, group, held[0], epsilon)), None)
+            self._scales += [] if call is None or call.numbers[0] is None else [call.numbers[0]]
+            self._shifts += [] if call is None or call.numbers[1] is None else [call.numbers[1]]
+        self._norms = [one for one in self._norms if one is not call]
+        return call
+
+    def _compare(self, site: Site, values: Sequence[Tensor | None], there: Tensor, *, part: float = 1.0) -> bool:
         """Compare mutants with their site; False where the site is not what the traced graph's operators make there.
 
         Args:
-            rows: how many the module's call had; 0 where that is not known. part: of a row's numbers are in ``there``.
+            part: how much of a row is in ``there``.
         """
         right = site.clean(values)
-        if _away(there, right) > _ROUNDED:
+        if away_from(there, right) > _ROUNDED:
             return False
         for mutant in site.mutants:
-            if mutant.nothing or (mutant.between_rows and rows == 1):
+            if mutant.nothing or (mutant.between_rows and one_row(site)):
                 continue
-            key, away = (site.where, site.output, mutant.name), _away(mutant.apply(values), right)
+            key, away = (site.where, site.output, mutant.name), away_from(mutant.apply(values), right)
             self.ratios[key] = min(away, 1.0) * part / FINEST
             if mutant.proven_at_once and not away:
                 self.same.add(key)
         return True
-
-
-def _drawn(node: ir.Node, held: Sequence[Tensor | None], epsilon: float, size: int) -> tuple[Tensor, float]:
-    """Return random numbers of which the norm's epsilon and statistics show: of its spread, or of the stored one.
-
-    Args:
-        size: of a row.
-
-    Returns:
-        The numbers, and the part of a row that they are.
-    """
-    if node.op_type == BATCH_NORM:
-        mean, variance = held[2], held[3]
-        assert mean is not None
-        assert variance is not None
-        return _random((_ROWS, len(mean))) * (variance + epsilon).sqrt() + mean, 1.0
-    assert held[0] is not None
-    spread = math.sqrt(epsilon or 1.0)
-    if node.op_type == INSTANCE_NORM:
-        drawn = min(size, _GROUP)
-        return _random((1, len(held[0]), drawn)) * spread, drawn / size
-    return _random((_ROWS, *held[0].shape)) * spread, 1.0
-
-
-def _random(shape: Sequence[int]) -> Tensor:
-    return torch.randn(tuple(shape), generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-
-
-def _away(found: Tensor, wanted: Tensor) -> float:
-    """Return the largest difference over the largest of what is wanted; infinite for what is no number."""
-    if found.shape != wanted.shape:
-        return math.inf
-    away = float((found - wanted).abs().max()) / max(float(wanted.abs().max()), 1e-300)
-    return away if math.isfinite(away) else math.inf

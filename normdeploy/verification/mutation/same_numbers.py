@@ -51,7 +51,8 @@ def take(operands: list[Tensor | float], number: Tensor) -> bool:
     """Take the first operand out that is a number of the graph; False where none is."""
     for place, operand in enumerate(operands):
         if isinstance(operand, Tensor):
-            found = operand.numel() == number.numel() and equal(number, operand, 0.0)
+            alike = (one for one in (operand, _once(operand)) if one.numel() == number.numel())
+            found = any(equal(number, one, 0.0) for one in alike)
         else:  # a Python number, which the file holds rounded
             away = (number - operand).abs()
             found = number.numel() == 1 and bool((away <= UNIT_ROUNDOFF["float32"] * abs(operand)).all())
@@ -59,3 +60,10 @@ def take(operands: list[Tensor | float], number: Tensor) -> bool:
             del operands[place]
             return True
     return False
+
+
+def _once(operand: Tensor) -> Tensor:
+    """Return what was expanded as it was before."""
+    for axis, step in enumerate(operand.stride()):
+        operand = operand.narrow(axis, 0, 1) if step == 0 and operand.shape[axis] > 1 else operand
+    return operand

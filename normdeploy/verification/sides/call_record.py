@@ -23,16 +23,14 @@ class NormCall:
 
     Args:
         kind: ONNX's word for it. numbers: scale, shift and, of stored statistics, mean and variance; None where absent.
-        epsilon: its epsilon. rows: how many have statistics of their own; 0 where those are stored, or their number is
-            not known. size: of a row.
+        epsilon: its epsilon. size: of what has statistics of its own; 0 where those are stored.
         groups: of a sample, each of which has statistics of its own (of InstanceNormalization its channels); 0 for the
-            other norms. Rows are the groups of all samples then.
+            other norms.
     """
 
     kind: str
     numbers: tuple[Tensor | None, ...]
     epsilon: float
-    rows: int = 0
     size: int = 0
     groups: int = 0
 
@@ -45,9 +43,8 @@ def _batch_norm(given: Mapping[str, Any]) -> NormCall | None:
 
 
 def _layer_norm(given: Mapping[str, Any]) -> NormCall | None:
-    size, x = math.prod(given["normalized_shape"]), given["input"]
-    rows = x.numel() // size if size and _outlasts(x) else 0  # of what is mapped over these are one sample's
-    return NormCall("LayerNormalization", _affine(given), given.get("eps", 1e-5), rows, size) if size else None
+    size = math.prod(given["normalized_shape"])
+    return NormCall("LayerNormalization", _affine(given), given.get("eps", 1e-5), size) if size else None
 
 
 def _group_norm(given: Mapping[str, Any]) -> NormCall | None:
@@ -64,7 +61,7 @@ def _instance_norm(given: Mapping[str, Any]) -> NormCall | None:
 def _grouped(kind: str, given: Mapping[str, Any], groups: int) -> NormCall | None:
     x = given["input"]
     rows = x.shape[0] * groups if _outlasts(x) and x.dim() > 1 else 0  # of what is mapped over a sample is not known
-    return NormCall(kind, _affine(given), given.get("eps", 1e-5), rows, x.numel() // rows, groups) if rows else None
+    return NormCall(kind, _affine(given), given.get("eps", 1e-5), x.numel() // rows, groups) if rows else None
 
 
 def _affine(given: Mapping[str, Any]) -> tuple[Tensor | None, Tensor | None]:

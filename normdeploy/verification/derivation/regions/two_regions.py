@@ -42,9 +42,10 @@ _UNREAD = frozenset({"Dropout", "CastLike", "BatchNormalization"})
 
 @dataclass(frozen=True)
 class Point:
-    """A point, and the results there: want of the source's region, have of the file's, brought to it."""
+    """A point of a spread, and the results there: want of the source's region, have of the file's, brought to it."""
 
     k: int
+    spread: float
     drawn: Mapping[ir.Value, Tensor]
     want: Tensor
     have: Tensor
@@ -87,7 +88,7 @@ class Regions:
     def drawn(self, shapes: Mapping[ir.Value, Shape], k: int, scale: float) -> Iterator[Point]:
         """Yield a point of a spread, at one assignment of sizes."""
         given = draw(self.relation.file, shapes, scale, k)
-        yield Point(k, given, self.want(given, k), self.have(given, k))
+        yield Point(k, scale, given, self.want(given, k), self.have(given, k))
 
     def unseen(self, points: Sequence[Point]) -> Wrong | str:
         """Return which number counts at no point, how the regions differ where it does, or "" for neither."""
@@ -98,7 +99,7 @@ class Regions:
             numbers += [
                 _Number(None, leaf, 1.0) for leaf, tensor in points[0].drawn.items() if tensor.is_floating_point()
             ]
-        left = [number for number in numbers if not any(self._counts(number, point) for point in points[::-1])]
+        left = [number for number in numbers if not any(self._counts(number, p) for p in _likeliest(number, points))]
         if not left:
             return ""
         shapes = {leaf: tuple(tensor.shape) for leaf, tensor in points[0].drawn.items()}
@@ -239,6 +240,12 @@ class Regions:
         if found is None:
             raise RuntimeError(f"{read.name!r} cannot be computed")
         return found
+
+
+def _likeliest(number: _Number, points: Sequence[Point]) -> list[Point]:
+    """Return points, first those of whose variance an epsilon of this size would be most, and the smaller ones."""
+    root = math.log(number.size) / 2
+    return sorted(points, key=lambda point: (abs(math.log(point.spread) - root), point.want.numel()))
 
 
 def _is_far(number: float) -> bool:
