@@ -7,6 +7,7 @@ are among those tried: there the two graphs differ, and nothing may be confirmed
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -52,7 +53,10 @@ class Law:
         return dict(zip("xz", self.shapes, strict=True))
 
     def graphs(self) -> tuple[onnx.ModelProto, onnx.ModelProto]:
-        """Return the source, and the file: f(a, b) = s f'(x, z) + t, its s and t taken off by two operators."""
+        """Return the source, and the file: f(a, b) = s f'(x, z) + t, its s and t made up for by two operators.
+
+        Of these each that multiplies by 1 or adds 0 is left out: what stands behind a law that fails is searched too.
+        """
         read = ", ".join(f"double[{','.join(map(str, s))}] {n}" for n, s in zip("xz", self.shapes, strict=True))
         head = '<ir_version: 10, opset_import: ["": 20]> '
         body = "a1 = Mul(x, sx) a = Add(a1, tx) b1 = Mul(z, sz) b = Add(b1, tz) %s r = %s y = Identity(r)"
@@ -60,10 +64,13 @@ class Law:
             head + f"g ({read}) => (double[A,B] y) {{ {body % (self.before, self.operator)} }}"
         )
         before, text = (
-            part.replace("(a", "(x").replace("b)", "z)").replace("(b", "(z")
+            re.sub(r"\b[ab]\b", lambda name: "xz"["ab".index(name[0])], part)
             for part in (self.before, self.file or self.operator)
         )
-        body = f"{before} q = {text} r1 = Mul(q, s) y = Add(r1, t)"
+        scaled, shifted = (bool(np.any(part != none)) for part, none in zip(self.result, (1.0, 0.0), strict=True))
+        one = "Mul(q, s)" if scaled else "Add(q, t)" if shifted else "Identity(q)"
+        behind = f"r1 = {one} y = Add(r1, t)" if scaled and shifted else f"y = {one}"
+        body = f"{before} q = {text} {behind}"
         file = onnx.parser.parse_model(head + f"g ({read}) => (double[A,B] y) {{ {body} }}")
         gauges = {"sx": self.scale[0], "sz": self.scale[1], "tx": self.shift[0], "tz": self.shift[1]}
         for proto, constants in (
@@ -392,14 +399,6 @@ LAWS: dict[str, list[Law]] = {
 }  # fmt: skip
 
 
-def side_of(law: Law, source: onnx.ModelProto, before: tuple[bytes, Side] | None) -> tuple[bytes, Side]:
-    """Return a law's source, as it is compared, and its bytes: the last law's where they are the same."""
-    held = source.SerializeToString(deterministic=True)
-    if before is not None and before[0] == held:
-        return before
-    return held, Side(ir.serde.deserialize_model(source), [law.given])
-
-
 def confirmed(law: Law, source: Side, file: onnx.ModelProto) -> bool:
     """Tell whether the file is confirmed, with the hint that its operator stands for the source's by the gauge."""
     scale, shift = (np.asarray(part, np.float64) for part in law.result)
@@ -414,17 +413,23 @@ _ALL += [name for name in LAWS if "of sum one" in name]
 
 @pytest.mark.parametrize("name", LAWS)
 def test_what_is_confirmed_agrees_in_numbers(name: str):
-    found, laws = 0, list({repr(law): law for law in LAWS[name]}.values())  # each once
+    found, tried = 0, set[bytes]()
     before = None
-    for law in laws:
-        graphs = law.graphs()
-        before = side_of(law, graphs[0], before)
-        told = confirmed(law, before[1], graphs[1])
+    for law in LAWS[name]:
+        source, file = law.graphs()
+        held = source.SerializeToString(deterministic=True)
+        both = held + file.SerializeToString(deterministic=True)
+        if both in tried:  # gauges that are written alike
+            continue
+        tried.add(both)
+        if before is None or before[0] != held:
+            before = held, Side(ir.serde.deserialize_model(source), [law.given])
+        told = confirmed(law, before[1], file)
         found += told
         if told or name in _ALL:
-            assert law.agree(*graphs) == told, law
+            assert law.agree(source, file) == told, law
     assert found, "nothing was confirmed: the law was not tried"
-    assert found < len(laws), "nothing was tried that is wrong"
+    assert found < len(tried), "nothing was tried that is wrong"
 
 
 @pytest.mark.parametrize(("off", "holds"), [(0.0, True), (1e-9, False)])

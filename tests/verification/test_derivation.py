@@ -6,6 +6,7 @@ import ast
 import importlib
 import json
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -42,9 +43,14 @@ from normdeploy.verification.samples.ranges import input_specs
 SIZES = [{"x": (n, 3, 8, 8)} for n in (2, 3, 5)]
 
 
+@cache
+def source_of(traced: ir.Model) -> Side:
+    return Side(traced, SIZES)
+
+
 def confirm(small: Any, file: ir.Model, derivation: Derivation | None = None) -> Report:
     hints = small.rewritten.derivation if derivation is None else derivation
-    return check_derivation(small.traced.model, file, hints, SIZES)
+    return check_derivation(source_of(small.traced.model), file, hints, SIZES)
 
 
 def test_no_module_of_the_checker_imports_the_rewriting():
@@ -107,7 +113,11 @@ def test_a_derivation_survives_being_written(small: Any):
 
 def test_sizes_of_results_are_found_out_once_for_all_graphs(small: Any, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(result_sizes, "told_by_operands", lambda *_: None)  # what is told is never asked
-    assert confirm(small, load_graph(small.folded)).confirmed
+
+    def confirm_anew() -> Report:
+        return check_derivation(small.traced.model, load_graph(small.folded), small.rewritten.derivation, SIZES)
+
+    assert confirm_anew().confirmed
     asked: list[str] = []
     evaluate = result_sizes.evaluate_node
 
@@ -116,11 +126,11 @@ def test_sizes_of_results_are_found_out_once_for_all_graphs(small: Any, monkeypa
         return evaluate(node, *args, **options)
 
     monkeypatch.setattr(result_sizes, "evaluate_node", counted)
-    assert confirm(small, load_graph(small.folded)).confirmed
+    assert confirm_anew().confirmed
     assert asked == []
     monkeypatch.setattr(result_sizes, "MOST", 3)
     result_sizes._KEPT.clear()
-    assert confirm(small, load_graph(small.folded)).confirmed
+    assert confirm_anew().confirmed
     assert asked
     assert len(result_sizes._KEPT) <= 3
 
@@ -437,10 +447,11 @@ def test_a_merged_kernel_is_confirmed_and_its_last_bit_is_not(tmp_path: Path):
     proto = onnx.load(str(path))
     assert [node.op_type for node in proto.graph.node] == ["Conv", "Relu"]
     sizes = [{"x": (n, 6, 7, 7)} for n in (1, 2)]
-    assert check_derivation(traced.model, load_graph(path), rewritten.derivation, sizes).confirmed
+    source = Side(traced.model, sizes)
+    assert check_derivation(source, load_graph(path), rewritten.derivation, sizes).confirmed
     for damaged in graph_damage.damages(proto):
         file = ir.serde.deserialize_model(damaged.model)
-        assert not check_derivation(traced.model, file, rewritten.derivation, sizes).confirmed, damaged.kind
+        assert not check_derivation(source, file, rewritten.derivation, sizes).confirmed, damaged.kind
 
 
 def test_a_number_of_a_product_whose_shift_the_sum_behind_takes_up_is_proven_wrong_too(tmp_path: Path):

@@ -30,6 +30,7 @@ from normdeploy.onnxfile.model import set_metadata
 from normdeploy.verification import Verdict, verify
 from normdeploy.verification import hints as hints_room
 from normdeploy.verification.derivation.checker import check_derivation
+from normdeploy.verification.derivation.side.checked_side import Side
 from normdeploy.verification.hints import ANEW
 from normdeploy.verification.record.certificate import KEY, certificate_path, certify, check_certificate
 from normdeploy.verification.record.kept_derivation import derivation_path
@@ -231,9 +232,10 @@ def test_a_hostile_one_decides_nothing(kind: str, path: Path, judge: Callable[[P
 def test_the_right_one_confirms_no_wrong_file(path: Path, merged: tuple[nn.Module, Tensor]):
     text, proto = derivation_path(path).read_text(), onnx.load(str(path))
     traced = importlib.import_module("normdeploy.exporting.trace").trace(merged[0], (merged[1],))
+    source = Side(traced.model, SIZES)
     for damaged in graph_damage.damages(proto):
         file = ir.serde.deserialize_model(damaged.model)
-        assert not check_derivation(traced.model, file, read_derivation(text), SIZES).confirmed, damaged.kind
+        assert not check_derivation(source, file, read_derivation(text), SIZES).confirmed, damaged.kind
 
 
 def test_two_runs_write_the_same_bytes(path: Path, merged: tuple[nn.Module, Tensor], tmp_path: Path):

@@ -101,11 +101,13 @@ def composed(outer: Floats, add: Floats, scale: Floats, shift: Floats) -> tuple[
     Of a row that a map scales by 0 a file keeps the shift alone. That its weights are 0 is confirmed as their being
     less than any number, by a scale that is vast; so the 0 is less than any number here, and their product a scale.
     """
-    outer = np.where((outer == 0) & (np.abs(scale) > _VAST), VANISHING, outer)
+    if not np.all(outer):
+        outer = np.where((outer == 0) & (np.abs(scale) > _VAST), VANISHING, outer)
     product, moved = outer * scale, outer * shift
     product = np.where(np.abs(product - 1) <= NOISE, 1.0, product)
-    total = moved + add
-    total = np.where(np.abs(total) <= noise_of(np.abs(moved) + np.abs(add)), 0.0, total)
+    total = np.asarray(moved + add)
+    if np.any(moved) and np.any(add):  # one of them alone is not rounded
+        total = np.where(np.abs(total) <= noise_of(np.abs(moved) + np.abs(add)), 0.0, total)
     return product, total
 
 

@@ -194,6 +194,8 @@ class Relation:
 
     def known(self, w: ir.Value, v: ir.Value, *, rows: bool = False) -> Claim | None:
         """Return the claim that is there, about the values or about rows, without looking further."""
+        if v not in (self.in_rows if rows else self.by_file):  # as most values are asked about that a target might be
+            return None
         return min(self.express(w, rows=rows, by=v), key=lambda claim: claim.assumed, default=None)
 
     def beginning_again(self, w: ir.Value | None, v: ir.Value | None) -> Claim | None:
