@@ -1,4 +1,4 @@
-"""Files that are none: what NumPy and torch raise on damaged files of theirs, and what lies in a file's place."""
+"""What NumPy and torch raise on damaged files of theirs, and the arrays of a .npz file that are none."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import zlib
 from collections.abc import Mapping
 from typing import Any
 
-from normdeploy.files import PathLike, irregular, open_regular
+from normdeploy.files import PathLike, open_regular
 
 NUMPY_FILE_ERRORS = (
     *(ValueError, OSError, EOFError, TypeError, KeyError, OverflowError),
@@ -35,12 +35,6 @@ def arrays_in(archive: Mapping[str, Any]) -> dict[str, Any]:
     if other := next((name for name, held in found.items() if isinstance(held, bytes)), None):
         raise ValueError(f"its entry {other!r} is no array")
     return found
-
-
-def not_a_file(path: PathLike) -> str:
-    """Say what is at ``path``, where no regular file lies: "does not exist", "is a folder", "is a pipe"."""
-    found = irregular(path)
-    return f"is {found}" if found else "does not exist"
 
 
 def numpy_says(path: PathLike, error: Exception) -> str:

@@ -46,6 +46,12 @@ def irregular(path: PathLike) -> str:
     return next((words for test, words in _KINDS if test(mode)), "no regular file")
 
 
+def not_a_file(path: PathLike) -> str:
+    """Say what is at ``path``, where no regular file lies: "does not exist", "is a folder", "is a named pipe"."""
+    found = irregular(path)
+    return f"is {found}" if found else "does not exist"
+
+
 @contextmanager
 def storage(path: PathLike, doing: str = "written") -> Iterator[None]:
     """Turn what the system says of a disk (full, read-only, no permission) into an error of ours.
@@ -289,11 +295,5 @@ def require_model_file(path: PathLike) -> Path:
     """
     file = Path(path)
     if not lies_at(file):
-        what = f"is {found}" if (found := irregular(file)) else "does not exist"
-        raise GraphError(f"{file} {what}; expected an ONNX file: check the path")
+        raise GraphError(f"{file} {not_a_file(file)}; expected an ONNX file: check the path")
     return file
-
-
-def plain_name(name: str) -> bool:
-    """Tell a plain file name from one that climbs, holds separators or cannot be shown."""
-    return bool(name) and name not in (".", "..") and name.isprintable() and not set(name) & set("/\\:\0")

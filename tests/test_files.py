@@ -25,7 +25,6 @@ from normdeploy.files import (
     copy_file,
     copy_with_digest,
     names_data,
-    plain_name,
     require_model_file,
     require_writable,
     storage,
@@ -166,16 +165,6 @@ def test_one_that_exists_holds_all_back(tmp_path: Path) -> None:
         write()
     assert [path.name for path in tmp_path.iterdir()] == ["a.data"]
     assert (tmp_path / "a.data").read_text() == "mine"
-
-
-@pytest.mark.parametrize("name", ["a", "a.b-c_d", "ä", "a b", "...", "-x"])
-def test_plain_names(name: str) -> None:
-    assert plain_name(name)
-
-
-@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "a\\b", "/", "a\0", "a\n", "a\x1b", "c:", "\u202ea"])
-def test_names_that_are_not_plain(name: str) -> None:
-    assert not plain_name(name)
 
 
 def test_a_folder_above_that_may_not_be_searched_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

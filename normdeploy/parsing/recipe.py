@@ -14,9 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from normdeploy.damaged_files import not_a_file
 from normdeploy.errors import RecipeError
-from normdeploy.files import lies_at
+from normdeploy.files import lies_at, not_a_file
 from normdeploy.parsing.keyed_tables import choices, key, read_table, required, table_schema
 
 SCHEMA_ID = "https://json-schema.org/draft/2020-12/schema"

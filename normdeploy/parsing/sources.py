@@ -18,9 +18,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from normdeploy.damaged_files import not_a_file
 from normdeploy.errors import NormdeployError, SourceError
-from normdeploy.files import lies_at
+from normdeploy.files import lies_at, not_a_file
 
 GRAMMAR = "path/to/file.py:Name or package.module:Name"
 _INSTALLED = frozenset({"site-packages", "dist-packages"})

@@ -87,3 +87,8 @@ def _exchange(made: Path, target: Path, old: Path) -> None:
                     (target / name).rename(made / name)
                 (old / name).rename(target / name)
         raise
+
+
+def plain_name(name: str) -> bool:
+    """Tell a plain file name from one that climbs, holds separators or cannot be shown."""
+    return bool(name) and name not in (".", "..") and name.isprintable() and not set(name) & set("/\\:\0")

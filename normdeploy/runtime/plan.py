@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from normdeploy.errors import UsageError
-from normdeploy.files import irregular, plain_name, storage, write_text
+from normdeploy.files import not_a_file, storage, write_text
 from normdeploy.ort.digest import model_digest
 from normdeploy.ort.machine import Machine, this_machine
 from normdeploy.ort.settings import Settings
+from normdeploy.runtime.folders import plain_name
 
 SCHEMA = 1
 Status = Literal["chosen", "accepted", "rejected", "failed", "skipped"]
@@ -209,8 +210,7 @@ class Plan:
         """
         file = Path(path)
         if not file.is_file():
-            what = f"is {found}" if (found := irregular(file)) else "does not exist"
-            raise UsageError(f"{file} {what}; expected a plan file: run normdeploy tune first")
+            raise UsageError(f"{file} {not_a_file(file)}; expected a plan file: run normdeploy tune first")
         try:
             with storage(file, "read"):
                 values = json.loads(file.read_bytes())

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from normdeploy.array_types import Array
-from normdeploy.damaged_files import NUMPY_FILE_ERRORS, arrays_in, not_a_file, numpy_says
+from normdeploy.damaged_files import NUMPY_FILE_ERRORS, arrays_in, numpy_says
 from normdeploy.errors import InputError, UsageError
-from normdeploy.files import lies_at
+from normdeploy.files import lies_at, not_a_file
 from normdeploy.ort.made_inputs import make_inputs
 from normdeploy.ort.specs import TensorSpec
 from normdeploy.parsing.amounts import require_count

@@ -13,12 +13,11 @@ from pathlib import Path
 
 from normdeploy.array_types import Array
 from normdeploy.errors import UsageError
-from normdeploy.files import plain_name
 from normdeploy.ort.providers import device_number
 from normdeploy.ort.settings import CPU, CUDA, Settings
 from normdeploy.ort.specs import TensorSpec
 from normdeploy.parsing.amounts import require_count
-from normdeploy.runtime.folders import folder_written, require_place, write_model
+from normdeploy.runtime.folders import folder_written, plain_name, require_place, write_model
 from normdeploy.runtime.plan import Plan
 from normdeploy.runtime.predictor import Predictor, load
 from normdeploy.runtime.samples import make_samples, tile_samples

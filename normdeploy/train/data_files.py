@@ -19,9 +19,9 @@ import torch
 from torch import Tensor
 
 from normdeploy.array_types import Array
-from normdeploy.damaged_files import NUMPY_FILE_ERRORS, arrays_in, not_a_file, numpy_says
+from normdeploy.damaged_files import NUMPY_FILE_ERRORS, arrays_in, numpy_says
 from normdeploy.errors import InputError
-from normdeploy.files import lies_at, open_regular, storage
+from normdeploy.files import lies_at, not_a_file, open_regular, storage
 from normdeploy.train.data import Split, Splits, Standardization, split_rows
 
 _IDX_TYPES = {8: "u1", 9: "i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}

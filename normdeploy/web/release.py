@@ -184,9 +184,9 @@ def _unpack(package: Path, kept: Path) -> None:
                             raise KeyError(f"{member} is no file")
                         with (Path(folder) / name).open("wb") as target:
                             shutil.copyfileobj(stream, target)
-            except tarfile.ReadError as error:  # it says so for each way of compressing
-                raise InputError(f"{package} is not the package {PACKAGE} (no archive); {_REMEDY}") from error
             except (tarfile.TarError, KeyError, EOFError) as error:
-                raise InputError(f"{package} is not the package {PACKAGE} ({error}); {_REMEDY}") from error
+                # what is no archive is said to be none for each way of compressing
+                why = "no archive" if isinstance(error, tarfile.ReadError) else error
+                raise InputError(f"{package} is not the package {PACKAGE} ({why}); {_REMEDY}") from error
             for name in members:
                 put_in_place(Path(folder) / name, kept / name)

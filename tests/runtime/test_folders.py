@@ -1,4 +1,4 @@
-"""Folders of packages: what a killed command left of one goes with the next."""
+"""Folders of packages: what a killed command left of one goes with the next; names that may stand in one."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from normdeploy.runtime.folders import folder_written
+import pytest
+
+from normdeploy.runtime.folders import folder_written, plain_name
 
 _KILLED = """
 import os, signal, sys
@@ -31,3 +33,13 @@ def test_what_a_killed_command_left_of_a_folder_goes_with_the_next(tmp_path: Pat
         (made / "whole").write_bytes(b"whole")
     assert [path.name for path in tmp_path.iterdir()] == ["net-web"]
     assert [path.name for path in target.iterdir()] == ["whole"]
+
+
+@pytest.mark.parametrize("name", ["a", "a.b-c_d", "ä", "a b", "...", "-x"])
+def test_plain_names(name: str) -> None:
+    assert plain_name(name)
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "a\\b", "/", "a\0", "a\n", "a\x1b", "c:", "\u202ea"])
+def test_names_that_are_not_plain(name: str) -> None:
+    assert not plain_name(name)

@@ -183,9 +183,7 @@ class NamedSites:
         there = evaluate_node(group.node, [x, *held], opset_imports=opsets(group.node))[0]
         if not self._compare(site, values, there, part=part):
             return False
-        self._norms = [one for one in self._norms if one is not call]
-        self._scales += [] if call.numbers[0] is None else [call.numbers[0]]  # the map behind the norm is this call's
-        self._shifts += [] if call.numbers[1] is None else [call.numbers[1]]
+        self._take_call(call, with_map=True)
         self._known.add(id(group.node))
         return True
 
@@ -250,9 +248,8 @@ class NamedSites:
         call = self._call_of(found.norm, epsilon)
         if call is None or (call.groups and call.size < 2):
             return False
-        if not rounded(site.node.attributes.get_float("epsilon", 1e-5), epsilon) or not all(
-            map(self._take, found.maps)
-        ):
+        same = rounded(site.node.attributes.get_float("epsilon", 1e-5), epsilon)
+        if not (same and all(map(self._take, found.maps))):
             return False
         shape = [size if isinstance(size, int) else SAMPLES for size in x.shape]
         drawn = random_numbers(shape) * math.sqrt(epsilon or 1.0)
@@ -271,12 +268,18 @@ class NamedSites:
         held = [None if one is None else self._constants.get(str(one.name)) for one in norm.inputs[1:]]
         group = self._groups.get(str(norm.outputs[0].name))
         call = next((one for one in self._norms if same_norm(one, norm.op_type, held, epsilon)), None)
-        if call is None and group is not None and equal(held[0], None, 1.0) and equal(held[1], None, 0.0):
+        spelled = call is None
+        if spelled and group is not None and equal(held[0], None, 1.0) and equal(held[1], None, 0.0):
             call = next((one for one in self._norms if same_group(one, group, held[0], epsilon)), None)
-            self._scales += [] if call is None or call.numbers[0] is None else [call.numbers[0]]
-            self._shifts += [] if call is None or call.numbers[1] is None else [call.numbers[1]]
-        self._norms = [one for one in self._norms if one is not call]
+        if call is not None:
+            self._take_call(call, with_map=spelled)
         return call
+
+    def _take_call(self, call: NormCall, *, with_map: bool) -> None:
+        """Take a call out, for one operator of the graph; the map behind that one is the call's where it says so."""
+        self._norms = [one for one in self._norms if one is not call]
+        for operands, number in zip((self._scales, self._shifts), call.numbers if with_map else (), strict=False):
+            operands += [] if number is None else [number]
 
     def _compare(self, site: Site, values: Sequence[Tensor | None], there: Tensor, *, part: float = 1.0) -> bool:
         """Compare mutants with their site; False where the site is not what the traced graph's operators make there.

@@ -70,7 +70,7 @@ class _Outside(Exception):
 def confirm_analytic(relation: Relation, value: ir.Value, target: Target, constants: Constants) -> Finding:
     """Confirm that a region of the file is one of the source."""
     node = value.producer()
-    if node is None or not (kind(node) in ANALYTIC or writes(node)) or (target.scale == 0).any():
+    if node is None or not _is_analytic(node) or (target.scale == 0).any():
         return ""
     # what a Where always chooses is followed, not the Where
     same = takewhile(lambda step: step.is_nothing, back(relation.source, target.value))
@@ -208,7 +208,7 @@ def _region(
         if side.is_sized(current):
             continue
         node = current.producer()
-        if node is None or not (kind(node) in ANALYTIC or writes(node)):
+        if node is None or not _is_analytic(node):
             raise _Outside(f"{current.name!r} is not known")
         if side.picks(node):
             raise _Outside(f"which part of a constant is in {current.name!r} depends on sizes")
@@ -236,6 +236,10 @@ def _region(
         if not smooth(side, node):
             raise _Outside("a root of what may be the square of one number")
     return sorted(found, key=side.places.__getitem__)
+
+
+def _is_analytic(node: ir.Node) -> bool:
+    return kind(node) in ANALYTIC or writes(node)
 
 
 def _written_once(side: Side, node: ir.Node, k: int) -> bool:

@@ -140,25 +140,16 @@ def run_moves(
         into, places = operands[:2]
         assert into is not None
         assert places is not None
-        _require_once(node, tuple(into.shape), places)
+        if not writes_once(node, tuple(into.shape), places):
+            raise Lost(f"{kind(node)} writes some places twice")
     if marked and kind(node) == "Pad" and operands[0] is not None and (len(operands) < 3 or operands[2] is None):
         operands = [*operands[:2], torch.tensor(-1.0, dtype=operands[0].dtype), *operands[3:]]
     found = evaluate_node(node, operands, opset_imports=side.imports)[value.index() or 0]
     return torch.full(found.shape, -1.0, dtype=torch.float64) if marked and kind(node) in _FILLS else found
 
 
-def _require_once(node: ir.Node, sizes: Shape, places: Tensor) -> None:
-    """Require that no place is written twice: which of two is the last is nowhere said.
-
-    Raises:
-        Lost: some is.
-    """
-    if not writes_once(node, sizes, places):
-        raise Lost(f"{kind(node)} writes some places twice")
-
-
 def writes_once(node: ir.Node, sizes: Shape, places: Tensor) -> bool:
-    """Tell whether no place of a value of these sizes is written twice."""
+    """Tell whether no place of a value of these sizes is written twice: which of two is the last is nowhere said."""
     if kind(node) == "ScatterND":
         depth = places.shape[-1]
         named, sizes = places.reshape(-1, depth), sizes[:depth]
