@@ -469,6 +469,8 @@ def einsum(op: str, d: Draw) -> Any:
                 d.x(*(sizes[label] for label in term)) for index, term in enumerate(terms)]  # fmt: skip
     if at != 0 and d.flag():
         operands[0] = d.g.op("Softmax", operands[0], axis=d.of(-1, -2))
+    if equation.count("bh") == equation.count("b"):
+        equation = d.of(equation, equation.replace("bh", "..."), equation.replace("bh", "...").partition("->")[0])
     return d.g.op(op, *operands, equation=equation)
 
 

@@ -165,6 +165,7 @@ def weighed() -> Iterator[Law]:
             for made, known, before, text in (
                 (t @ matrix, {"k": matrix}, "", 'Einsum<equation = "ij,jk->ik">(a, k)'),
                 (t.T @ matrix, {"k": matrix}, "", 'Einsum<equation = "ji,jk->ik">(a, k)'),
+                (t @ matrix, {"k": matrix}, "", 'Einsum<equation = "...j,jk">(a, k)'),
                 (t * matrix.sum(0), {"k": matrix}, "", 'Einsum<equation = "ij,kj->ij">(a, k)'),
                 ((t @ vector["v"])[:, None], vector, "m = MatMul(a, v)", "Unsqueeze(m, e)"),
                 ((row["v"] @ t)[None], row, "m = MatMul(v, a)", "Unsqueeze(m, e)"),
@@ -354,7 +355,7 @@ LAWS: dict[str, list[Law]] = {
     "MatMul with rows of sum one": list(averages("MatMul(p, b)")),
     **{
         f"Einsum with rows of sum one, {text}": list(averages(f'Einsum<equation = "{text}">(p, b)'))
-        for text in ("ij,jk->ik", "ij,jk->ki", "ji,jk->ik")
+        for text in ("ij,jk->ik", "ij,jk->ki", "ji,jk->ik", "...j,jk->...k", "ij,j...->i...")
     },
     "products by a constant": list(weighed()),
     "MatMul with columns of sum one": list(averages("MatMul(b, p)")),
