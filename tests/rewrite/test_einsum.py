@@ -151,6 +151,30 @@ def test_what_is_added_behind_an_einsum_is_its_bias(behind):
     assert result.actions == ([] if behind is None else ["folded"])
 
 
+@pytest.mark.parametrize(
+    ("equation", "weight", "shape", "left"),
+    [
+        ("...c,...cd->...d", (5, 4), (4,), {"MatMul": 1}),
+        ("...cd,...c->...d", (5, 4), (4,), {"MatMul": 1}),
+        ("...nc,...cd->...nd", (2, 5, 4), (4,), {"MatMul": 1}),
+        ("...nc,...c->...nc", (5,), (5,), {}),
+        ("...nc,...nc->...nc", (2, 3, 5), (5,), {"Mul": 1}),
+        ("...nc,...c->...n", (2, 5), (), {"MatMul": 1, "Squeeze": 1}),
+    ],
+)
+def test_an_ellipsis_stands_for_axes_counted_from_the_end(equation, weight, shape, left):
+    """The weight's may stand for fewer axes than the data's, or for none."""
+    rng = np.random.default_rng(0)
+    g = GraphBuilder()
+    x = g.op("Mul", g.input("x", ["B", 2, 3, 5]), rng.uniform(0.5, 2, 5), name="scale")
+    w = rng.normal(size=weight)
+    read = (w, x) if equation.startswith("...cd") else (x, w)
+    y = g.known(g.op("Einsum", *read, equation=equation), *("B", 2, 3, *shape))  # onnx infers none of two ellipses
+    g.output(y if left else g.op("MatMul", y, rng.normal(size=(5, 5))), shape=["B", 2, 3, *shape])
+    result = fold_proto(g).folded().agree(g.feeds(rng, B=2))
+    assert result.ops == (left or {"MatMul": 1})
+
+
 def test_an_equation_without_sums_is_a_map():
     rng = np.random.default_rng(0)
     g = GraphBuilder()

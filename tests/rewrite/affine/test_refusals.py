@@ -504,10 +504,10 @@ EINSUM = {
     "Einsum | sums over the axis along which it varies, with a value computed at run time": Case(
         lambda g: g.op("Einsum", mul(g, images(g), 4), g.input("z", ["N", 3, 4]), equation="nij,nkj->nik")
     ),
-    "Einsum | has an equation that is not followed: an ellipsis, a diagonal, or no result named": Case(
-        lambda g: g.op("Einsum", mul(g, images(g), 3, 1), g.input("z", ["N", 3, 4]), equation="nij,nkj")
+    "Einsum | has an equation that is not followed: a diagonal, or a sum over an ellipsis": Case(
+        lambda g: g.op("Einsum", mul(g, images(g), 3, 1), g.input("z", ["N", 3, 4]), equation="...ij,...kj->ik")
     ),
-    "Einsum | has an equation that is not followed: an ellipsis, a diagonal, or no result named | 2": Case(
+    "Einsum | has an equation that is not followed: a diagonal, or a sum over an ellipsis | 2": Case(
         lambda g: g.op("Einsum", mul(g, g.input("x", ["N", 3, 3]), 3, 1), equation="nii->ni")
     ),
     "Einsum | has an operand of unknown rank": Case(
