@@ -340,10 +340,10 @@ def running_sum(op: str, d: Draw) -> Any:
 
 
 def powered(op: str, d: Draw) -> Any:
-    exponents = (
-        [np.array(d.of(2.0, 3.0, -1.0, 0.5, 1.5, 2.0, 0.0, 40.0)).reshape(d.of((), (1,)))] if op == "Pow" else []
-    )
-    return d.g.op(op, d.g.op("Abs", d.x(*d.dims())), *exponents)
+    power = {"Sqrt": 0.5, "Reciprocal": -1.0}.get(op) or d.of(2.0, 3.0, -1.0, 0.5, 1.5, 2.0, 0.0, 40.0)
+    exponents = [np.array(power).reshape(d.of((), (1,)))] if op == "Pow" else []
+    x = d.x(*d.dims())
+    return d.g.op(op, x if power % 2 == 1 and d.flag() else d.g.op("Abs", x), *exponents)
 
 
 def compared(op: str, d: Draw) -> Any:
@@ -435,9 +435,16 @@ def activation(op: str, d: Draw) -> Any:
 
 
 def where(op: str, d: Draw) -> Any:
-    condition, kind = d.rng.integers(0, 2, (3, 4)).astype(bool), d.number(0, 3)
-    x = d.x(2, 3, 4)
-    other = d.normal(3, 4) if kind == 0 else d.normal() if kind == 1 else d.x(*((2, 3, 4) if kind == 2 else (3, 1)))
+    condition, kind = d.rng.integers(0, 2, (3, 4)).astype(bool), d.number(0, 4)
+    x = d.x(2, 3, 4) if kind < 4 else d.x(*d.of((2, 3, 4), (2, 1, 4), (4,)))
+    makers = (
+        lambda: d.normal(3, 4),
+        d.normal,
+        lambda: d.x(2, 3, 4),
+        lambda: d.x(3, 1),
+        lambda: d.of(0.0, 0 * d.normal(3, 1)),
+    )
+    other = makers[kind]()
     return d.g.op(op, condition, *((x, other) if d.flag() else (other, x)))
 
 
@@ -469,6 +476,8 @@ def einsum(op: str, d: Draw) -> Any:
                 d.x(*(sizes[label] for label in term)) for index, term in enumerate(terms)]  # fmt: skip
     if at != 0 and d.flag():
         operands[0] = d.g.op("Softmax", operands[0], axis=d.of(-1, -2))
+    if equation.count("bh") == equation.count("b"):
+        equation = d.of(equation, equation.replace("bh", "..."), equation.replace("bh", "...").partition("->")[0])
     return d.g.op(op, *operands, equation=equation)
 
 

@@ -17,24 +17,32 @@ def letters_of(node: ir.Node, ranks: Sequence[int]) -> tuple[tuple[str, ...], st
         node: the operator. ranks: of its operands.
 
     Returns:
-        None where the equation leaves out the result, has an ellipsis, names a diagonal or is one of other ranks.
+        None where the equation names a diagonal, sums over an ellipsis or is one of other ranks.
     """
-    if node.op_type == "MatMul":
-        return _of_matrices(*ranks)
-    left, arrow, written = node.attributes.get_string("equation", "").replace(" ", "").partition("->")
-    terms = tuple(left.split(","))
-    followed = arrow and "." not in left and [len(term) for term in terms] == list(ranks)
-    if not followed or any(len(set(term)) < len(term) for term in (*terms, written)):
+    equation = node.attributes.get_string("equation", "").replace(" ", "")
+    if node.op_type == "MatMul":  # a vector has one axis alone
+        rows, columns = "a" if ranks[0] > 1 else "", "c" if ranks[1] > 1 else ""
+        equation = f"...{rows}b,...b{columns}->...{rows}{columns}"
+    left, arrow, written = equation.partition("->")
+    terms = left.split(",")
+    if not arrow:  # every letter that stands once, in the alphabet's order, behind the ellipsis
+        once = sorted(letter for letter in left if letter.isalpha() and left.count(letter) == 1)
+        written = ("..." if "..." in left else "") + "".join(once)
+    if len(terms) != len(ranks) or any(term.count("...") > 1 for term in (*terms, written)):
         return None
-    return terms, written
-
-
-def _of_matrices(left: int, right: int) -> tuple[tuple[str, ...], str]:
-    """Return a MatMul's letters: "..ab,..bc->..ac", the leading axes counted from the end; a vector has "b" alone."""
-    stack = ascii_letters[3 : 3 + max(left, right, 2) - 2]
-    first, second = (stack[len(stack) - max(rank - 2, 0) :] for rank in (left, right))
-    rows, columns = "a" if left > 1 else "", "c" if right > 1 else ""
-    return (f"{first}{rows}b", f"{second}b{columns}"), f"{stack}{rows}{columns}"
+    hidden = [rank - len(term.replace("...", "")) for term, rank in zip(terms, ranks, strict=True)]
+    free = [letter for letter in ascii_letters if letter not in equation]
+    if not all(0 <= count <= len(free) * ("..." in term) for term, count in zip(terms, hidden, strict=True)):
+        return None
+    dots = "".join(free[: max(hidden)])  # counted from the end, as NumPy broadcasts
+    terms = [term.replace("...", dots[len(dots) - count :]) for term, count in zip(terms, hidden, strict=True)]
+    if dots and "..." not in written:
+        return None
+    written = written.replace("...", dots)
+    plain = all(letters.isalpha() or not letters for letters in (*terms, written))
+    if not plain or any(len(set(letters)) < len(letters) for letters in (*terms, written)):
+        return None
+    return (tuple(terms), written) if set(written) <= set("".join(terms)) else None
 
 
 def averaged_by(terms: tuple[str, ...], written: str, weights: int, axis: int) -> str | None:

@@ -9,8 +9,8 @@ which is, in the order of the data's letters, one of
 
 1. no K, no N: a Mul by w[B], brought to the data's order;
 2. one K, one N in its place in the result: no B and both in second place, a convolution of one tap over two or three
-   axes; in the last place but one, in front of one of D, MatMul of w[B, N, K] with x[.., K, d], whose axes may be
-   empty as a convolution's may not;
+   axes, but for float64, of which onnxruntime's CPU has Einsum and MatMul and no convolution; in the last place but
+   one, in front of one of D, MatMul of w[B, N, K] with x[.., K, d], whose axes may be empty as a convolution's may not;
 3. otherwise MatMul of x[.., d, K] with the stack w[.., K, N] over B, d one of D; several K or N are one by a Reshape.
    Without N there is one column, which a Squeeze takes away. Transposes stand where the letters' order asks for
    them: what onnxruntime's Einsum does inside.
@@ -19,7 +19,7 @@ What folds into and out of those operators needs no rule for Einsum then. One th
 them only where an affine map reaches it: a runtime's Einsum does inside what they do.
 
 Left as they are: a letter twice in one operand, or summed over in one alone; N without K; B without D (nothing to stand
-for rows); an ellipsis in the weight; and sizes of K or B that are not certainly equal in both, for an Einsum repeats
+for rows); and sizes of K or B that are not certainly equal in both, for an Einsum repeats
 along an axis of size 1.
 """
 
@@ -28,7 +28,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from string import ascii_letters
 
 import numpy as np
 import onnx_ir as ir
@@ -36,6 +35,7 @@ import onnx_ir as ir
 from normdeploy.array_types import Ints
 from normdeploy.graph import is_constant, module_path
 from normdeploy.graph.edit import put_constant, share_names, standing_for
+from normdeploy.graph.einsum_letters import letters_of
 from normdeploy.graph.operator_inputs import required, shape_of
 from normdeploy.graph.traits import is_standard
 from normdeploy.graph.walk import graphs_of
@@ -79,6 +79,7 @@ class Equation:
         at: the place of the data among the two operands.
         data, weight, result: their letters.
         sizes: of the weight's letters.
+        convolves: whether the runtime has a convolution for its type.
     """
 
     at: int
@@ -86,6 +87,7 @@ class Equation:
     weight: str
     result: str
     sizes: dict[str, int]
+    convolves: bool
 
     @property
     def summed(self) -> str:
@@ -117,7 +119,7 @@ class Equation:
     def is_convolution(self) -> bool:
         """Whether it is a convolution of one tap."""
         shaped = len(self.result) in (4, 5) and self.result[1] == self.written
-        return self.turned == self.result and shaped and not self.stacked
+        return self.convolves and self.turned == self.result and shaped and not self.stacked
 
     @property
     def turns_product(self) -> bool:
@@ -139,46 +141,21 @@ def read(node: ir.Node) -> Equation | None:
         return None
     at = 0 if is_constant(node.inputs[1]) else 1
     x, shape = required(node, at), shape_of(required(node, 1 - at))
-    spelled = _spelled(
-        node.attributes.get_string("equation", ""), at, None if x.shape is None else len(x.shape), len(shape)
-    )
-    if spelled is None:
+    ranks = (0 if x.shape is None else len(x.shape), len(shape))
+    letters = letters_of(node, ranks if at == 0 else ranks[::-1])
+    if x.shape is None or letters is None:
         return None
-    data, weight, result = spelled
-    if any(len(set(letters)) < len(letters) for letters in spelled) or set(weight) - set(data) - set(result):
+    (data, weight), result = letters[0][:: 1 - 2 * at], letters[1]
+    if set(weight) - set(data) - set(result):
         return None
-    equation = Equation(at, data, weight, result, dict(zip(weight, shape, strict=True)))
-    assert x.shape is not None
+    convolves = x.dtype is not ir.DataType.DOUBLE
+    equation = Equation(at, data, weight, result, dict(zip(weight, shape, strict=True)), convolves)
     if any(size != equation.sizes.get(letter, size) for letter, size in zip(data, x.shape, strict=True)):
         return None
     if not set(equation.summed) <= set(weight) or 0 in shape:
         return None
     plain = not equation.summed and not equation.written
     return equation if plain or (equation.summed and (equation.rows or not equation.stacked)) else None
-
-
-def _spelled(equation: str, at: int, rank: int | None, weight_rank: int) -> tuple[str, str, str] | None:
-    """Return the letters of data, weight and result, with some in the place of the data's ellipsis."""
-    left, arrow, result = equation.replace(" ", "").partition("->")
-    terms = left.split(",")
-    if len(terms) != 2 or rank is None:
-        return None
-    if not arrow:  # every letter that stands once, in the alphabet's order, behind the ellipsis
-        once = sorted(letter for letter in left if letter.isalpha() and left.count(letter) == 1)
-        result = ("..." if "..." in left else "") + "".join(once)
-    free = [letter for letter in ascii_letters if letter not in left + result]
-    data, weight = terms[at], terms[1 - at]
-    if "..." in data:
-        hidden = rank - len(data.replace("...", ""))
-        if not 0 <= hidden <= len(free):
-            return None
-        dots = "".join(free[:hidden])
-        data, result = data.replace("...", dots), result.replace("...", dots)
-    if not all(letters.isalpha() or not letters for letters in (data, weight, result)):
-        return None
-    if len(data) != rank or len(weight) != weight_rank or not set(result) <= set(data + weight):
-        return None
-    return data, weight, result
 
 
 class _Chain:

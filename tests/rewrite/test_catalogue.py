@@ -226,6 +226,7 @@ CROSSING = {
         (
             "gauge/test_attacked.py::test_maxout",
             "gauge/test_attacked.py::test_where_beside_a_constant",
+            "gauge/test_attacked.py::test_a_mean_of_windows_of_two_sizes",
             "gauge/test_attacked.py::test_absolute_values",
             "gauge/test_attacked.py::test_a_mean_of_branches",
         ),

@@ -165,6 +165,7 @@ def weighed() -> Iterator[Law]:
             for made, known, before, text in (
                 (t @ matrix, {"k": matrix}, "", 'Einsum<equation = "ij,jk->ik">(a, k)'),
                 (t.T @ matrix, {"k": matrix}, "", 'Einsum<equation = "ji,jk->ik">(a, k)'),
+                (t @ matrix, {"k": matrix}, "", 'Einsum<equation = "...j,jk">(a, k)'),
                 (t * matrix.sum(0), {"k": matrix}, "", 'Einsum<equation = "ij,kj->ij">(a, k)'),
                 ((t @ vector["v"])[:, None], vector, "m = MatMul(a, v)", "Unsqueeze(m, e)"),
                 ((row["v"] @ t)[None], row, "m = MatMul(v, a)", "Unsqueeze(m, e)"),
@@ -278,14 +279,36 @@ def placed(name: str) -> Iterator[Law]:
                 yield Law(number, result, (scale, 1.0), (shift, 0.0), SQUARE, before=f"i = {name}{axes}(a)")
 
 
+def constants_in_places() -> Iterator[Law]:
+    """Yield numbers that are chosen at known places, whatever is chosen elsewhere, and products by numbers."""
+    places, by = np.array([[True, False, False], [False, True, False], [False, False, True]]), ROW * COLUMN
+    for s in (2.0, -2.0, ROW):
+        for t in (0.0, 1.0, COLUMN):
+            for w, v in ((0.0, 0.0), (0.5, 0.25), (0.0, -1.0)):
+                for shift in (np.where(places, w - s * v, t), t, 0.0, w - s * v + 1e-6 + np.zeros((3, 3))):
+                    for text, file in (("Where(c, k, a)", "Where(c, v, x)"), ("Where(d, a, k)", "Where(d, x, v)")):
+                        known = {"c": places, "d": ~places, "k": np.array(w)}
+                        yield Law(text, (s, shift), (s, 1.0), (t, 0.0), SQUARE, known, file, {"v": np.array(v)})
+            for text, made in (("Mul(a, k)", t * by), ("Mul(k, a)", t * by), ("Div(a, k)", t / by), ("Div(k, a)", t)):
+                for shift in (made, t, 0.0):
+                    yield Law(text, (s, shift), (s, 1.0), (t, 0.0), SQUARE, {"k": by})
+
+
 def powers() -> Iterator[Law]:
-    """Yield powers of sizes, by scales that are their own powers, or not."""
-    for text, exponent in (("Pow(n, k)", 1.5), ("Pow(n, k)", -2.0), ("Sqrt(n)", 0.5), ("Reciprocal(n)", -1.0)):
+    """Yield powers of sizes, and whole ones of numbers of any sign, by scales that are their own powers, or not."""
+    sizes = (("Pow(n, k)", 1.5), ("Pow(n, k)", -2.0), ("Sqrt(n)", 0.5), ("Reciprocal(n)", -1.0))
+    whole = (("Pow(a, k)", 2.0), ("Pow(a, k)", 3.0), ("Reciprocal(a)", -1.0), ("Pow(a, k)", -2.0))
+    for text, exponent in sizes + whole:
         for scale in (2.0, -2.0, ROW, COLUMN):
             for shift in (0.0, 1.0):
-                for result in (np.abs(scale) ** exponent, scale, np.abs(scale) ** -exponent):
-                    known = {"k": np.array(exponent)}
-                    yield Law(text, (result, 0.0), (scale, 1.0), (shift, 0.0), SQUARE, known, before="n = Abs(a)")
+                for result in (
+                    np.abs(scale) ** exponent,
+                    scale,
+                    np.abs(scale) ** -exponent,
+                    -(np.abs(scale) ** exponent),
+                ):
+                    known, before = {"k": np.array(exponent)}, "n = Abs(a)" if "n" in text else ""
+                    yield Law(text, (result, 0.0), (scale, 1.0), (shift, 0.0), SQUARE, known, before=before)
 
 
 def signed() -> Iterator[Law]:
@@ -305,6 +328,7 @@ def signed() -> Iterator[Law]:
 
 LAWS: dict[str, list[Law]] = {
     "powers": list(powers()),
+    "constants in places, and factors": list(constants_in_places()),
     "signs": list(signed()),
     **{name: list(unary(f"{name}(a)")) for name in ("Relu", "LeakyRelu", "Abs")},
     "Softmax": list(unary("Softmax<axis = 1>(a)")) + [
@@ -354,7 +378,7 @@ LAWS: dict[str, list[Law]] = {
     "MatMul with rows of sum one": list(averages("MatMul(p, b)")),
     **{
         f"Einsum with rows of sum one, {text}": list(averages(f'Einsum<equation = "{text}">(p, b)'))
-        for text in ("ij,jk->ik", "ij,jk->ki", "ji,jk->ik")
+        for text in ("ij,jk->ik", "ij,jk->ki", "ji,jk->ik", "...j,jk->...k", "ij,j...->i...")
     },
     "products by a constant": list(weighed()),
     "MatMul with columns of sum one": list(averages("MatMul(b, p)")),

@@ -111,6 +111,23 @@ GRAPHS: dict[str, Graph] = {
     ),
     "norms in branches": Graph(norms_in_bodies.BRANCHES, BODIES),
     "norms in a Loop": Graph(norms_in_bodies.STEPS, BODIES),
+    "means of windows of two sizes": Graph(
+        """g (float[N,3,5] x) => (float[N,4,2] y) { a = Sigmoid(x) n = BatchNormalization(a, g, h, m, v)
+            w = Gather<axis = 2>(n, at) k = Where(beyond, nought, w) k0 = Gather<axis = 3>(k, i0)
+            k1 = Gather<axis = 3>(k, i1) k2 = Gather<axis = 3>(k, i2) s1 = Add(k0, k1) s2 = Add(s1, k2)
+            e = Div(s2, count) y = Conv(e, c, b) }""",
+        [{"x": (n, 3, 5)} for n in (1, 2)],
+        {
+            **norm(3),
+            "at": np.array([[0, 1, 2], [3, 4, 4]]),
+            "beyond": np.array([[False, False, False], [False, False, True]]),
+            "nought": np.zeros((), np.float32),
+            **{f"i{at}": np.array(at) for at in range(3)},
+            "count": np.array([3, 2], np.float32),
+            "c": drawn(4, 3, 1),
+            "b": drawn(4),
+        },
+    ),
     "Einsum": Graph(
         """g (float[N,T,4] x) => (float[N,T,5] y) {
             a = Mul(x, s) b = Einsum<equation = "nti,oi->nto">(a, w) y = Add(b, c) }""",

@@ -11,13 +11,14 @@ Merged where
 3. the result fits the weights' dtype;
 4. it costs no more (:mod:`.multiply_adds`): a wide or dense kernel must save operators.
 
-What does not merge leaves a row in the ledger that says why: sums always, operators in a row where they would cost less
-as one. Those that would cost more (a depthwise kernel and a 1x1, a bottleneck) are meant to stay two.
+A merge leaves a row in the ledger, unless those of its norms tell of it. What does not merge leaves one that says why:
+sums always, operators in a row where they would cost less as one. Those that would cost more (a depthwise kernel and a
+1x1, a bottleneck) are meant to stay two.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import onnx_ir as ir
@@ -41,6 +42,9 @@ from normdeploy.rewrite.ledger import LedgerRow
 from normdeploy.rewrite.rewrite_context import RewriteContext
 
 PARALLEL, SERIAL = "parallel branches", "operators in a row"
+
+_MERGED = "operators"
+"""What a row's detail tells of a merge: of how many operators it became one."""
 
 
 @dataclass(frozen=True)
@@ -140,6 +144,7 @@ def _merge(context: RewriteContext, search: Search, site: Site, reading: Reading
     region.same(result, trees.rebuild(region, site.root, node.outputs[0], site.rest, after=node))
     where = module_path(main_node(reading))
     affine = [node for node in region.before if is_affine(node)]
+    row, earlier = _row(context, site, where, region.before)
     feeds = _feeds(context, reading, site)
     try:
         region.commit(context, f"{site.kind} into one", where, feeds)
@@ -149,7 +154,22 @@ def _merge(context: RewriteContext, search: Search, site: Site, reading: Reading
     search.forget()
     for node in affine:
         settle(context.ledger, node, "merged", where, "part of a sum of linear branches")
+    context.ledger.rows = [row for row in context.ledger if row not in earlier]
+    if earlier or not affine:  # rows of maps tell of it
+        context.ledger.add(row)
     return True
+
+
+def _row(
+    context: RewriteContext, site: Site, into: str, before: Sequence[ir.Node]
+) -> tuple[LedgerRow, list[LedgerRow]]:
+    """Return the row of a merge of the operators ``before``, and those of earlier merges that it takes the place of."""
+    names = {str(value.name) for node in before for value in node.outputs}
+    earlier = [row for row in context.ledger if _MERGED in row.detail and names & {*row.site}]
+    number = len(before) - len(site.rest) + sum(row.detail[_MERGED] - 1 for row in earlier)  # what stays is added again
+    name, reason = str(site.root.outputs[0].name), f"{number} operators became one"
+    detail = {_MERGED: number}
+    return LedgerRow(module_path(site.root), site.kind, "merged", into, reason, (name,), detail=detail), earlier
 
 
 def explain(context: RewriteContext, search: Search, root: ir.Node, said: set[ir.Node]) -> None:

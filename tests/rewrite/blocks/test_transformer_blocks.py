@@ -242,5 +242,5 @@ class PreNorm(nn.Module):
 
 def test_a_norm_before_a_linear(fold):
     folded = fold(PreNorm(), torch.randn(2, 4, 5))
-    assert folded.actions() == {"norm": "folded"}
+    assert folded.actions() == {"norm": "folded", "node_add": "merged"}  # x + W x = (1 + W) x
     assert not folded.passes

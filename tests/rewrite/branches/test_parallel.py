@@ -106,10 +106,18 @@ def test_identity_affine_and_pool_branches_are_kernels(net, convolve, case):
         window = {"strides": ones, "dilations": ones, "pads": [1] * 2 * rank, "group": channels}
         expected = expected + convolve(x, average, None, **window)
     n.end(total)
+    root = total.producer().name
     assert n.merge() == ["Conv"]
     close(n.run(n.feeds(case["seed"])), expected)
-    rows = [(row.where, row.action) for row in n.context.ledger]
-    assert rows == ([("norm", "merged")] if case["affine"] else [])
+    branches = [*(case[kind] for kind in ("affine", "identity", "pool"))].count(True)
+    rows = [(row.where, row.kind, row.action, row.reason) for row in n.context.ledger]
+    if case["affine"]:
+        assert rows == [("norm", "BatchNormalization", "merged", "part of a sum of linear branches")]
+    elif branches:
+        became = f"{1 + case['pool'] + branches} operators became one"  # a branch is added
+        assert rows == [(root, "parallel branches", "merged", became)]
+    else:
+        assert rows == []
 
 
 def repvgg(net, dtype=ir.DataType.FLOAT):
@@ -352,9 +360,12 @@ def test_windows_that_lie_in_one_another_are_one(net, case):
     n = net(("n", 4, 30, 36))
     n.end(n.op("Add", *one_window_in_another(case, n, lambda *shape: n.constant(rng.standard_normal(shape)))))
     before = n.run()
+    root, operators = n.graph.outputs[0].producer().name, len(n.operators())
     assert n.merge() == ["Conv"]
     close(n.run(), before)
-    assert len(n.context.ledger) == 0
+    rows = [(row.where, row.kind, row.action, row.into, row.reason) for row in n.context.ledger]
+    became = f"{operators} operators became one"
+    assert rows == [(root, "parallel branches", "merged", n.graph.node(0).name, became)]
     n.check_rounding()
 
 
@@ -369,13 +380,14 @@ def test_a_branch_that_does_not_pay_is_left_out(net):
     before = n.run()
     assert sorted(n.merge()) == ["Add", "Conv", "Conv"]
     close(n.run(), before)
-    ((kind, action, reason),) = [(row.kind, row.action, row.reason) for row in n.context.ledger]
+    merged, (kind, action, reason) = [(row.kind, row.action, row.reason) for row in n.context.ledger]
+    assert merged == ("parallel branches", "merged", "2 operators became one")  # what adds them still adds the wide one
     assert (kind, action) == ("parallel branches", "kept")
     assert "times as much, with 784 multiply-adds per element" in reason
 
 
 def test_branches_behind_branches_are_one(net):
-    """A sum in front of a convolution is part of its chain."""
+    """A sum in front of a convolution is part of its chain; the row of what merged last takes the first one's place."""
     rng = np.random.default_rng(9)
     n = net(("n", 4, "h", "w"))
     point = [n.op("Conv", n.x, n.constant(rng.standard_normal((4, 4, 1, 1)))) for _ in range(2)]
@@ -383,6 +395,8 @@ def test_branches_behind_branches_are_one(net):
     before = n.run()
     assert n.merge() == ["Conv"]
     close(n.run(), before)
+    rows = [(row.kind, row.action, row.reason) for row in n.context.ledger]
+    assert rows == [("operators in a row", "merged", "4 operators became one")]
 
 
 def test_a_wrong_merge_would_not_ship(net, monkeypatch):

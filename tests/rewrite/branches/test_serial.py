@@ -162,7 +162,9 @@ def test_what_reads_the_same_inputs_is_one(net, case):
         first = n.op("Conv", n.x, w(4, 4, 1, 3), pads=[0, 1, 0, 1])
         last = n.op("Conv", first, w(4, 4, 3, 1), pads=[1, 0, 1, 0])
     n.end(last)
-    before = n.run()
+    before, operators = n.run(), len(n.operators())
     assert n.merge() == ["Conv"]
     close(n.run(), before)
-    assert len(n.context.ledger) == 0
+    rows = [(row.where, row.kind, row.action, row.into, row.reason) for row in n.context.ledger]
+    became = f"{operators} operators became one"
+    assert rows == [(last.producer().name, "operators in a row", "merged", n.graph.node(0).name, became)]

@@ -206,18 +206,37 @@ def test_maxout_by_a_negative_scale_stays(graph, fold):
     fold(g).agree(g.feeds(rng, N=2)).kept("channel 1 (1 in all)", "Max 'most' compares, and needs a scale above 0")
 
 
-@given(SEED, st.booleans(), st.booleans())
-def test_where_beside_a_constant(graph, fold, seed, behind, first):
+@given(SEED, st.booleans(), st.booleans(), st.sampled_from([0.25, 0.0]))
+def test_where_beside_a_constant(graph, fold, seed, behind, first, number):
     rng = np.random.default_rng(seed)
     g = graph()
     x, mask = g.input("x", ["N", 3, 4]), rng.integers(0, 2, (3, 4)).astype(bool)
 
     def choose(value):
-        return g.op("Where", mask, *((value, np.float64(0.25)) if first else (np.float64(0.25), value)))
+        return g.op("Where", mask, *((value, np.float64(number)) if first else (np.float64(number), value)))
 
     y = mapped(g, choose(conv(g, x, rng)), rng, 3, 1) if behind else conv(g, choose(mapped(g, x, rng, 3, 1)), rng)
     g.output(y)
     assert fold(g).folded().agree(g.feeds(rng, N=2)).ops == {"Where": 1, "Conv": 1}
+
+
+@given(SEED, st.booleans(), st.booleans())
+def test_a_mean_of_windows_of_two_sizes(graph, fold, seed, divides, first):
+    """As an adaptive pool to a size that does not divide: the shorter windows are filled up with zeros, and counted."""
+    rng = np.random.default_rng(seed)
+    g = graph()
+    x = mapped(g, g.op("Sigmoid", g.input("x", ["N", 3, 2, 5])), rng, 3, 1, 1)
+    windows = g.op("Gather", x, np.array([[0, 1, 2], [3, 4, 4]]), axis=3)
+    beyond, nought = np.zeros((2, 2, 3), bool), np.float64(0)
+    beyond[0, 1, 2] = beyond[1, 0, 0] = True
+    filled = g.op("Where", *((beyond, nought, windows) if first else (~beyond, windows, nought)))
+    parts = [g.op("Gather", filled, np.array(at), axis=4) for at in range(3)]
+    total = g.op("Add", g.op("Add", *parts[:2]), parts[2])
+    count = np.array([[3.0, 2], [2, 3]])  # along two axes: no map
+    y = g.op("Div", total, count) if divides else g.op("Mul", 1 / count, total)
+    g.output(g.op("Conv", y, rng.normal(size=(4, 3, 1, 1)), rng.normal(size=4)))
+    result = fold(g).folded().agree(g.feeds(rng, N=2))
+    assert result.ops == {"Sigmoid": 1, "Gather": 4, "Where": 1, "Add": 2, "Div" if divides else "Mul": 1, "Conv": 1}
 
 
 @given(SEED, st.booleans(), st.sampled_from(["lower", "upper", "both", "zero"]))

@@ -255,6 +255,7 @@ def test_weights_that_do_not_sum_to_one_pass_no_shift(graph, fold, axis):
     [
         ("nij,njc->nic", -1, True), ("nij,njc->nci", 2, True), ("nij,njc->nic", 1, False),
         ("nji,njc->nic", -1, False), ("nji,njc->nic", 1, True), ("nij,njc->nc", -1, False),
+        ("...ij,...jc->...ic", -1, True), ("...ij,...jc->...ic", 1, False),
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("turned", [False, True])
@@ -359,7 +360,9 @@ def test_the_scale_of_scores_that_are_picked_by_distance_passes(graph, fold, con
     assert "Div" not in fold(g).folded(2).agree(feeds).ops
 
 
-@pytest.mark.parametrize("equation", ["bhlk,bhtk->bhlt", "blhk,bthk->bhlt", "bhlk,bthk->blht"])
+@pytest.mark.parametrize(
+    "equation", ["bhlk,bhtk->bhlt", "blhk,bthk->bhlt", "bhlk,bthk->blht", "...lk,...tk", "...lk,...tk->...lt"]
+)
 @pytest.mark.parametrize("behind", [True, False])
 @pytest.mark.parametrize("dynamic", [True, False])
 @given(seed=SEED)
@@ -368,7 +371,7 @@ def test_a_scale_passes_an_einsum_of_computed_values(graph, fold, equation, behi
     rng = np.random.default_rng(seed)
     g = graph()
     sizes = {"b": "N", "h": 2, "l": "L" if dynamic else 5, "t": "T" if dynamic else 4, "k": 6}
-    left, right = equation.split("->")[0].split(",")
+    left, right = equation.replace("...", "bh").split("->")[0].split(",")
     sides = []
     for name, term in (("q", left), ("k", right)):
         value = g.op("MatMul", g.input(name, [sizes[label] for label in term]), rng.normal(size=(6, 6)))

@@ -39,7 +39,7 @@ def tie(node: ir.Node, ties: Ties) -> Gauge:
     sizes = [known_dims(required(node, index), _UNRANKED) for index in range(len(node.inputs))]
     letters = letters_of(node, [len(dims) for dims in sizes])
     if letters is None:
-        raise Unfollowed("has an equation that is not followed: an ellipsis, a diagonal, or no result named")
+        raise Unfollowed("has an equation that is not followed: a diagonal, or a sum over an ellipsis")
     terms, written = letters
     weighs = _weighs(node, terms, written)
     averages = averages_of(node, terms, written) if weighs is None else None

@@ -1,9 +1,10 @@
 """Operators that look at one position at a time.
 
 - Sums: Add, Sub, Sum, Mean. s of all operands and of the result are one; t_y = sum of the (signed) t of the operands.
-- Products: Mul, Div. s_y = product (quotient) of the factors' scales, no shift.
+- Products: Mul, Div. s_y = product (quotient) of the factors' scales, no shift; by a constant c, t_y = c t.
 - Homogeneous functions, f(s x) = s f(x) for s > 0: Relu, LeakyRelu, PRelu, Abs.
-- Choices between operands: Max, Min (s > 0), Where: operands and result carry one gauge.
+- Choices between operands: Max, Min (s > 0), Where: operands and result carry one gauge. Zeros that Where puts at known
+  places have a shift of their own at each: an adaptive pool fills windows up with them, and counts them out.
 - Clip at 0, from below alone, is a Relu. Any other: one number everywhere, and the bounds follow: (bound - t) / s; they
   change places where s < 0, which an upper bound below the lower one, that then holds everywhere, does not allow.
 - Neg: t changes its sign. Trilu: t = 0.
@@ -21,11 +22,12 @@ from functools import partial
 import numpy as np
 import onnx_ir as ir
 
-from normdeploy.graph import FLOATS, compress, constant64, is_constant
+from normdeploy.array_types import Floats
+from normdeploy.graph import FLOATS, compress, constant64, constant_tensor, is_constant
 from normdeploy.graph.operator_inputs import array_of, optional, required
 from normdeploy.graph.traits import is_standard
 from normdeploy.rewrite.affine.constant import holds_less
-from normdeploy.rewrite.gauge.gauge import MOST_CELLS, Gauge, common
+from normdeploy.rewrite.gauge.gauge import MOST_CELLS, Cells, Gauge, common
 from normdeploy.rewrite.gauge.operator_edit import Edit
 from normdeploy.rewrite.gauge.rules.weights import VANISHES, divided, put, require_small
 from normdeploy.rewrite.gauge.ties import Tie, Ties, Unfollowed, known_dims
@@ -78,13 +80,32 @@ def multiply(node: ir.Node, ties: Ties) -> Gauge:
     why = Tie(node, "multiplies two values, which leaves no place for a shift")
     if node.op_type == "Div":
         why = Tie(node, "divides, which leaves no place for a shift")
-    operands = [ties.no_shift(gauge, why) for gauge in operands]
     cells = common(*operands)
-    result = ties.fresh_scale(cells)
+    result, data, by = ties.fresh_scale(cells), *_multiplier(node, cells)
+    for index, gauge in enumerate(operands):
+        if index != data:
+            ties.no_shift(gauge, why if data is None else Tie(node))
     powers = (1.0, -1.0 if node.op_type == "Div" else 1.0)
     factors = [(gauge.spread(cells), power) for gauge, power in zip(operands, powers, strict=True)]
     ties.product(result, factors, Tie(node))
-    return result
+    if data is None:
+        return result
+    passed = operands[data].spread(cells)
+    return replace(passed, scale_of=result.scale_of, factor=passed.factor * by)
+
+
+def _multiplier(node: ir.Node, cells: Cells) -> tuple[int | None, Floats]:
+    """Return which operand is multiplied by constant numbers, and by which, where these vary as the gauge does.
+
+    More cells for the shift alone (a rotary table's, one for each place) make the rewrite slow, and nothing takes it.
+    """
+    data = 1 if is_constant(node.inputs[0]) else 0
+    found = None if data == 1 and node.op_type == "Div" else constant64(node.inputs[1 - data])
+    if found is None or np.broadcast_shapes(cells, found.shape) != cells:
+        return None, np.ones(())
+    with np.errstate(divide="ignore"):
+        numbers = 1 / found if node.op_type == "Div" else found
+    return (data, numbers) if np.isfinite(numbers).all() else (None, numbers)
 
 
 def homogeneous(node: ir.Node, ties: Ties) -> Gauge:
@@ -156,8 +177,21 @@ def one_of(node: ir.Node, ties: Ties, operands: list[Gauge]) -> Gauge:
 
 
 def where(node: ir.Node, ties: Ties) -> Gauge:
-    """Tie Where."""
-    return one_of(node, ties, _operands(node, ties, first=1))
+    """Tie Where. Zeros at places that are known are zeros under any scale, and have a shift of their own each."""
+    operands = _operands(node, ties, first=1)
+    condition, cells = constant_tensor(node.inputs[0]), common(*operands)
+    zeros = [index for index in (1, 2) if (found := constant64(node.inputs[index])) is not None and not found.any()]
+    if condition is None or len(zeros) != 1:
+        return one_of(node, ties, operands)
+    chosen = condition.numpy()
+    cells = np.broadcast_shapes(cells, chosen.shape)
+    if chosen.size == 1 or math.prod(cells) > MOST_CELLS:
+        return one_of(node, ties, operands)
+    data = operands[2 - zeros[0]].spread(cells)
+    written = ties.ports[node, zeros[0]] = ties.fresh_shift(data)
+    ways = (written, data) if zeros[0] == 1 else (data, written)
+    parts = zip(*((gauge.scale_of, gauge.shift_of, gauge.factor) for gauge in ways), strict=True)
+    return Gauge(*(np.where(chosen, one, other) for one, other in parts))
 
 
 def is_relu(node: ir.Node) -> bool:
@@ -224,5 +258,7 @@ def write_constants(edit: Edit) -> None:
             new = compress(new)
         while new.ndim > max(old.ndim, 0) and new.shape[0] == 1:
             new = new[0]
+        if new.shape == old.shape and np.array_equal(new, old):  # zeros, and infinities
+            continue
         assert value.dtype is not None
         put(edit, index, new, value.dtype, name="", endless=endless)

@@ -87,16 +87,16 @@ def homogeneous(at: Reading) -> Carried:
 
 
 def power(at: Reading) -> Carried:
-    """(s x)^p = s^p x^p for s > 0."""
+    """(s x)^p = s^p x^p for s > 0, and for any s where p is whole."""
     claim, text = at.first, others_equal(at)
     exponents = exponents_of(at.origin, at.relation.source.constant)
     if text or exponents is None or exponents.size != 1:
         return text or f"{kind(at.node)}: its exponent is not one number"
-    if (claim.scale <= 0).any() or claim.shift.any():
-        return f"{kind(at.node)} of what is shifted, or scaled by a negative number"
+    if claim.shift.any() or (claim.scale <= 0 if exponents[0] % 1 else claim.scale == 0).any():
+        return f"{kind(at.node)} of what is shifted, or scaled by a number that has no such power"
     with np.errstate(over="ignore", under="ignore"):
         scale = claim.scale ** exponents[0]
-    found = bool((np.isfinite(scale) & (scale > 0)).all())
+    found = bool((np.isfinite(scale) & (scale != 0)).all())
     return (scale, np.zeros_like(claim.shift)) if found else f"{kind(at.node)}: its scale leaves the range of numbers"
 
 
@@ -145,15 +145,24 @@ def _zeros(at: Reading, w: ir.Value | None, claim: Claim) -> bool:
 
 
 def product(at: Reading) -> Carried:
-    """Products of what is not shifted: scales multiply."""
+    """Products of what is not shifted: scales multiply. Of a product by the source's constant c the shift is c t."""
     if any(claim is None for claim in at.claims) or len(at.claims) != 2:
         return f"{kind(at.node)}: what it reads is not known"
     one, other = (claim for claim in at.claims if claim is not None)
-    if one.shift.any() or other.shift.any():
+    moved = [index for index, claim in enumerate((one, other)) if claim.shift.any()]
+    constant = at.relation.source.constant(at.origin.inputs[1 - moved[0]]) if moved else None
+    divides = kind(at.node) == "Div"
+    if len(moved) > 1 or (moved and (constant is None or (divides and moved[0] == 1))):
         return f"{kind(at.node)} multiplies what is shifted"
-    if kind(at.node) == "Div":
-        return (one.scale / other.scale, one.shift * 0) if (other.scale != 0).all() else "a division by a scale of 0"
-    return one.scale * other.scale, np.zeros_like(one.shift * other.shift)
+    if divides and not (other.scale != 0).all():
+        return "a division by a scale of 0"
+    scale = one.scale / other.scale if divides else one.scale * other.scale
+    shift = np.zeros_like(one.shift * other.shift)
+    if constant is not None:
+        by = constant.astype(np.float64)
+        with np.errstate(divide="ignore"):
+            shift = shift + (one, other)[moved[0]].shift * (1 / by if divides else by)
+    return (scale, shift) if np.isfinite(shift).all() else f"{kind(at.node)}: its shift is not finite"
 
 
 def choice(at: Reading) -> Carried:
@@ -233,7 +242,10 @@ def _cuts_at_nought(at: Reading) -> bool:
 
 
 def where(at: Reading) -> Carried:
-    """Choose between what has one gauge; a constant c becomes (c - t) / s."""
+    """Choose between what has one gauge; a constant c becomes (c - t) / s.
+
+    Where places are known, a constant w in the place of v has at its own the shift w - s v.
+    """
     condition = equal(at.relation, at.origin.inputs[0], at.node.inputs[0])
     if not isinstance(condition, bool):
         return condition
@@ -249,7 +261,12 @@ def where(at: Reading) -> Carried:
     if want is None or have is None:
         return "Where: what it reads is not known"
     wrong = _constant_wrong(at.relation.file, stored, have, (want[0] - claim.shift) / claim.scale)
-    return wrong or _lost(at, have, want[0], claim) or (claim.scale, claim.shift)
+    chosen = at.relation.file.constant(at.node.inputs[0])
+    if wrong is None or chosen is None or not (np.isfinite(want[0]).all() and np.isfinite(have).all()):
+        return wrong or _lost(at, have, want[0], claim) or (claim.scale, claim.shift)
+    own = want[0] - claim.scale * have
+    shift = np.where(chosen, *((own, claim.shift) if open_at[0] == 1 else (claim.shift, own)))
+    return claim.scale.reshape((1,) * (shift.ndim - claim.scale.ndim) + claim.scale.shape), shift
 
 
 def one_gauge(claims: list[Claim | None]) -> tuple[Floats, Floats] | None:
