@@ -340,10 +340,10 @@ def running_sum(op: str, d: Draw) -> Any:
 
 
 def powered(op: str, d: Draw) -> Any:
-    exponents = (
-        [np.array(d.of(2.0, 3.0, -1.0, 0.5, 1.5, 2.0, 0.0, 40.0)).reshape(d.of((), (1,)))] if op == "Pow" else []
-    )
-    return d.g.op(op, d.g.op("Abs", d.x(*d.dims())), *exponents)
+    power = {"Sqrt": 0.5, "Reciprocal": -1.0}.get(op) or d.of(2.0, 3.0, -1.0, 0.5, 1.5, 2.0, 0.0, 40.0)
+    exponents = [np.array(power).reshape(d.of((), (1,)))] if op == "Pow" else []
+    x = d.x(*d.dims())
+    return d.g.op(op, x if power % 2 == 1 and d.flag() else d.g.op("Abs", x), *exponents)
 
 
 def compared(op: str, d: Draw) -> Any:

@@ -62,8 +62,11 @@ SIGNS = {
     "Sqrt | raises to a power, which leaves no place for a shift": Case(
         lambda g: end(g, g.op("Sqrt", add(g, images(g), 3, 1)))
     ),
-    "Pow | raises to a power, and needs a scale above 0": Case(
-        lambda g: end(g, g.op("Pow", minus(g, images(g), 3, 1), np.array(3.0)))
+    "Pow | takes a root, and needs a scale above 0: those of numbers below 0 are none": Case(
+        lambda g: end(g, g.op("Pow", minus(g, images(g), 3, 1), np.array(1.5)))
+    ),
+    "Sqrt | takes a root, and needs a scale above 0: those of numbers below 0 are none": Case(
+        lambda g: end(g, g.op("Sqrt", minus(g, images(g), 3, 1)))
     ),
     "Pow | has an exponent that is computed at run time": Case(
         lambda g: end(g, g.op("Pow", mul(g, images(g), 3, 1), x(g, name="p")))

@@ -9,8 +9,8 @@ which is, in the order of the data's letters, one of
 
 1. no K, no N: a Mul by w[B], brought to the data's order;
 2. one K, one N in its place in the result: no B and both in second place, a convolution of one tap over two or three
-   axes; in the last place but one, in front of one of D, MatMul of w[B, N, K] with x[.., K, d], whose axes may be
-   empty as a convolution's may not;
+   axes, but for float64, of which onnxruntime's CPU has Einsum and MatMul and no convolution; in the last place but
+   one, in front of one of D, MatMul of w[B, N, K] with x[.., K, d], whose axes may be empty as a convolution's may not;
 3. otherwise MatMul of x[.., d, K] with the stack w[.., K, N] over B, d one of D; several K or N are one by a Reshape.
    Without N there is one column, which a Squeeze takes away. Transposes stand where the letters' order asks for
    them: what onnxruntime's Einsum does inside.
@@ -79,6 +79,7 @@ class Equation:
         at: the place of the data among the two operands.
         data, weight, result: their letters.
         sizes: of the weight's letters.
+        convolves: whether the runtime has a convolution for its type.
     """
 
     at: int
@@ -86,6 +87,7 @@ class Equation:
     weight: str
     result: str
     sizes: dict[str, int]
+    convolves: bool
 
     @property
     def summed(self) -> str:
@@ -117,7 +119,7 @@ class Equation:
     def is_convolution(self) -> bool:
         """Whether it is a convolution of one tap."""
         shaped = len(self.result) in (4, 5) and self.result[1] == self.written
-        return self.turned == self.result and shaped and not self.stacked
+        return self.convolves and self.turned == self.result and shaped and not self.stacked
 
     @property
     def turns_product(self) -> bool:
@@ -146,7 +148,8 @@ def read(node: ir.Node) -> Equation | None:
     (data, weight), result = letters[0][:: 1 - 2 * at], letters[1]
     if set(weight) - set(data) - set(result):
         return None
-    equation = Equation(at, data, weight, result, dict(zip(weight, shape, strict=True)))
+    convolves = x.dtype is not ir.DataType.DOUBLE
+    equation = Equation(at, data, weight, result, dict(zip(weight, shape, strict=True)), convolves)
     if any(size != equation.sizes.get(letter, size) for letter, size in zip(data, x.shape, strict=True)):
         return None
     if not set(equation.summed) <= set(weight) or 0 in shape:

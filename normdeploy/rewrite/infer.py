@@ -15,7 +15,7 @@ from normdeploy.graph.exact import FLOATS
 from normdeploy.graph.fitting_sizes import require_fit
 from normdeploy.graph.shape_inference import NotInferredError, infer_shapes
 from normdeploy.graph.traits import is_standard
-from normdeploy.graph.walk import bodies_of, nodes_of
+from normdeploy.graph.walk import bodies_of, nodes_of, values_read
 
 _KNOWN_BYTES = 1000
 """Constants up to this size are shown to the inference, which reads the targets of Reshape and the like."""
@@ -96,8 +96,8 @@ def _cut(model: ir.Model) -> onnx.ModelProto:
     graph.input.extend(info for info in (*graph.value_info, *graph.output) if info.name not in constants)
     del graph.node[:], graph.value_info[:], graph.output[:]
     known = constants | {value.name for value in (*graph.input, *graph.initializer)}
-    for place, node in enumerate(nodes):
-        if all(name in known for name in node.input if name):
+    for place, (read, node) in enumerate(zip(model.graph, nodes, strict=True)):
+        if all(value.name in known for value in values_read(read)):
             kept = graph.node.add()
             kept.CopyFrom(node)
             if node.op_type != "Constant":

@@ -10,9 +10,11 @@ from types import ModuleType
 
 import numpy as np
 import onnx
+import onnxruntime as ort
 import pytest
 from onnx import parser
 
+import normdeploy as nd
 from normdeploy.errors import GraphError
 from normdeploy.graph import Evaluator, load_graph
 from normdeploy.rewrite import rewrite
@@ -67,6 +69,21 @@ def test_a_declared_size_of_terabytes_is_not_drawn_for_a_check(tmp_path: Path) -
     shape, nodes = "float[n,3,4,1000000000000]", "{ y = BatchNormalization (x, g, b, m, v) }"
     result = rewrite(load_graph(saved(f"({shape} x) => ({shape} y) <{NORM}> {nodes}", tmp_path / "net.onnx")))
     assert len(result.model.graph)
+
+
+def test_what_a_body_reads_of_unknown_type_contradicts_nothing(tmp_path: Path) -> None:
+    """onnx infers nothing behind a Compress of opset 10, and asks for types where a body reads it from around."""
+    text = """<ir_version: 5, opset_import: ["" : 10]> f (bool k, float[2,3] x) => (float[2,q] y)
+        <bool[3] c = {1, 0, 1}, float[2] s = {2, 4}> { p = Compress <axis = 1> (x, c) h = Mul (p, s)
+        y = If (k) <then_branch = a () => (float[2,q] t) { t = Clip <min = 0.0> (h) },
+        else_branch = e () => (float[2,q] u) { u = Neg (h) }> }"""
+    plain, folded = tmp_path / "net.onnx", tmp_path / "out.onnx"
+    onnx.save(parser.parse_model(text), plain)
+    assert nd.fold(plain, folded).verdict.status == "pass"
+    x = np.array([[1, 2, -3], [-4, 5, 6]], np.float32)
+    session = ort.InferenceSession(folded, providers=["CPUExecutionProvider"])
+    for k, expected in ((True, [[2, 0], [0, 24]]), (False, [[-2, 12], [8, -24]])):
+        np.testing.assert_array_equal(session.run(None, {"k": np.array(k), "x": x})[0], expected)
 
 
 @pytest.mark.parametrize("seed", range(40))

@@ -295,13 +295,20 @@ def constants_in_places() -> Iterator[Law]:
 
 
 def powers() -> Iterator[Law]:
-    """Yield powers of sizes, by scales that are their own powers, or not."""
-    for text, exponent in (("Pow(n, k)", 1.5), ("Pow(n, k)", -2.0), ("Sqrt(n)", 0.5), ("Reciprocal(n)", -1.0)):
+    """Yield powers of sizes, and whole ones of numbers of any sign, by scales that are their own powers, or not."""
+    sizes = (("Pow(n, k)", 1.5), ("Pow(n, k)", -2.0), ("Sqrt(n)", 0.5), ("Reciprocal(n)", -1.0))
+    whole = (("Pow(a, k)", 2.0), ("Pow(a, k)", 3.0), ("Reciprocal(a)", -1.0), ("Pow(a, k)", -2.0))
+    for text, exponent in sizes + whole:
         for scale in (2.0, -2.0, ROW, COLUMN):
             for shift in (0.0, 1.0):
-                for result in (np.abs(scale) ** exponent, scale, np.abs(scale) ** -exponent):
-                    known = {"k": np.array(exponent)}
-                    yield Law(text, (result, 0.0), (scale, 1.0), (shift, 0.0), SQUARE, known, before="n = Abs(a)")
+                for result in (
+                    np.abs(scale) ** exponent,
+                    scale,
+                    np.abs(scale) ** -exponent,
+                    -(np.abs(scale) ** exponent),
+                ):
+                    known, before = {"k": np.array(exponent)}, "n = Abs(a)" if "n" in text else ""
+                    yield Law(text, (result, 0.0), (scale, 1.0), (shift, 0.0), SQUARE, known, before=before)
 
 
 def signed() -> Iterator[Law]:

@@ -73,7 +73,7 @@ class Ties:
             that shall be no Relus (either); and layers whose bias, stored in integers, may take shifts of whole steps
             ("whole steps").
         stiff: why an operator that has a rule cannot be followed where it stands.
-        unscaled, unshifted: why an operator writes without a scale, without a shift.
+        unscaled, unshifted: why an operator writes without a scale, without a shift. above_zero: why a scale is to be.
         asked: the operands, by operator and input, whose gauge a rule asked for.
         moved: what operators move where (:mod:`.numbered_elements`).
         leaving: the equations of scales and of shifts by which maps disappear, as far as they were asked.
@@ -93,6 +93,7 @@ class Ties:
     stiff: dict[ir.Node, str] = field(default_factory=dict)
     unscaled: dict[ir.Node, str] = field(default_factory=dict)
     unshifted: dict[ir.Node, str] = field(default_factory=dict)
+    above_zero: dict[ir.Node, str] = field(default_factory=dict)
     asked: set[tuple[ir.Node, int]] = field(default_factory=set)
     nodes: list[ir.Node] = field(default_factory=list)
     passed: list[ir.Value] = field(default_factory=list)
@@ -238,10 +239,10 @@ class Ties:
         moved = -np.asarray(scale) * right.factor
         return Rows.of((left.shift_of, left.factor), (right.shift_of, moved), constant=-np.asarray(shift))
 
-    def product(self, result: Gauge, factors: Sequence[tuple[Gauge, float]], tie: Tie, *, power: float = 1.0) -> None:
-        """State s_result ** power = product of s ** exponent."""
+    def product(self, result: Gauge, factors: Sequence[tuple[Gauge, float]], tie: Tie) -> None:
+        """State s_result = product of s ** exponent."""
         terms = [(gauge.scale_of, np.float64(-exponent)) for gauge, exponent in factors]
-        self.scales.state(Rows.of((result.scale_of, np.float64(power)), *terms, constant=1.0), tie)
+        self.scales.state(Rows.of((result.scale_of, np.float64(1)), *terms, constant=1.0), tie)
 
     def narrowed(self, gauge: Gauge) -> Gauge:
         """Return the gauge with size 1 along axes on which what was stated leaves it one: products multiply cells."""
@@ -293,3 +294,5 @@ class Ties:
     def positive(self, gauge: Gauge, tie: Tie) -> None:
         """State s > 0."""
         self.scales.state(Rows.of((gauge.scale_of, np.float64(1)), constant=1.0), tie, positive=True)
+        if tie.node is not None and tie.clause:
+            self.above_zero[tie.node] = tie.clause

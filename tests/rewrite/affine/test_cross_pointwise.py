@@ -79,7 +79,9 @@ def test_a_shift_crosses_a_sum_forward_and_a_scale_does_not(graph, fold):
     g = graph()
     scaled = g.op("Mul", g.input("x", ["N", 3, 4]), rng.normal(size=(3, 1)))
     g.output(conv(g, g.op("Add", scaled, g.input("y", ["N", 3, 4]), name="sum"), 3, 2, rng, spatial=1))
-    fold(g).kept("the graph input 'y' is given (tied by Add 'sum')").agree(g.feeds(rng, N=2))
+    fold(g).kept("the graph input 'y' is given, and it meets what is behind it in Add 'sum' by another scale").agree(
+        g.feeds(rng, N=2)
+    )
 
 
 def test_a_value_read_by_others_keeps_its_producer(graph, fold):

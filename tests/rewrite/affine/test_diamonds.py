@@ -132,7 +132,9 @@ def test_branches_that_are_scaled_differently(graph, fold):
     x = g.op("Mul", g.input("x", ["N", 4, 4]), rng.normal(size=(4, 1)))
     y = g.op("Add", x, g.op("Transpose", x, perm=[0, 2, 1]), name="joint")
     g.output(g.op("Conv", y, rng.normal(size=(2, 4, 1))))
-    fold(g).kept("the graph input 'x' is given (tied by Add 'joint')").agree(g.feeds(rng, N=2))
+    fold(g).kept("the graph input 'x' is given, and it meets what is behind it in Add 'joint' by another scale").agree(
+        g.feeds(rng, N=2)
+    )
 
 
 def test_a_third_branch_without_the_map(graph, fold):
@@ -141,7 +143,9 @@ def test_a_third_branch_without_the_map(graph, fold):
     x = scaled(g, g.input("x", ["N", 3, 5, 5]), rng, 3)
     y = g.op("Sum", x, branch(g, x, "MaxPool"), g.input("z", ["N", 3, 5, 5]), name="joint")
     g.output(g.op("Conv", y, rng.normal(size=(2, 3, 1, 1))))
-    fold(g).kept("the graph input 'z' is given (tied by Sum 'joint')").agree(g.feeds(rng, N=2))
+    fold(g).kept("the graph input 'z' is given, and it meets what is behind it in Sum 'joint' by another scale").agree(
+        g.feeds(rng, N=2)
+    )
 
 
 def test_attention_between_a_value_and_itself(graph, fold):

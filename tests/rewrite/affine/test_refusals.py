@@ -74,16 +74,16 @@ CROSSING = {
         lambda g: end(g, g.op("Clip", images(g), mul(g, x(g, 1, name="low"))))
     ),
     "PRelu | reads it as its slope": Case(lambda g: end(g, g.op("PRelu", images(g), mul(g, x(g, 3, 1, name="slope"))))),
-    "any | its scale cannot leave: in front of it {} is given; {} is given (tied by {})": Case(
-        lambda g: end(g, g.op("Add", mul(g, images(g), 3, 1), images(g, name="z")))
-    ),
+    "any | its scale cannot leave: in front of it {} is given; {} is given, and it meets what is behind it in {} by "
+    "another scale": Case(lambda g: end(g, g.op("Add", mul(g, images(g), 3, 1), images(g, name="z")))),
     "output | must stay what it is": Case(
         lambda g: mul(g, g.op("Add", conv(g, images(g)), x(g, "N", 1, 4, name="z")), 3, 1)
     ),
     "Add | has an operand of unknown rank, or more elements than are followed": Case(
         lambda g: ranked(g, g.op("Add", add(g, x(g, "N", 3, 4), 3, 1), unranked(g)))
     ),
-    "any | its scale cannot leave: in front of it {} is given (tied by {})": Case(
+    "any | its scale cannot leave: in front of it {} is given, and it meets what is behind it in {} by another "
+    "scale": Case(
         lambda g: (lambda v: g.op("MatMul", g.op("Add", v, turned(g, v)), some(4, 2)))(mul(g, x(g, "N", 4, 4), 4))
     ),
     "DepthToSpace | turns channels into positions of one channel, which have to agree": Case(

@@ -110,19 +110,23 @@ def test_an_einsum_with_rows_behind_its_sum_needs_no_transpose(equation):
     result = equation.split("->")[1]
     sizes = dict(zip("ngcolbhw", (2, 3, 4, 5, 6, 2, 3, 4), strict=True))
     dims = ",".join(str(sizes[letter]) for letter in data)
+    single = "Conv" in EQUATIONS[equation]  # onnxruntime's CPU has no convolution of float64
+    dtype = "float" if single else "double"
     text = (
-        f'<ir_version: 8, opset_import: ["": 18]> g (double[{dims}] x) => (double[{",".join(result)}] y) '
+        f'<ir_version: 8, opset_import: ["": 18]> g ({dtype}[{dims}] x) => ({dtype}[{",".join(result)}] y) '
         f'{{ y = Einsum <equation = "{equation}"> (x, w) }}'
     )
     model = onnx.parser.parse_model(text)
     rng = np.random.default_rng(4)
     x, w = (rng.normal(size=[sizes[letter] for letter in letters]) for letters in (data, weight))
+    x, w = (array.astype(np.float32) if single else array for array in (x, w))
     model.graph.initializer.append(onnx.numpy_helper.from_array(w, "w"))
     found = rewrite(ir.from_proto(model)).model
     operators = [node.op_type for node in found.graph]
     assert {name: operators.count(name) for name in operators} == EQUATIONS[equation]
     got = onnx.reference.ReferenceEvaluator(ir.to_proto(found)).run(None, {"x": x})[0]
-    np.testing.assert_allclose(got, np.einsum(equation, x, w), rtol=1e-12, atol=1e-12)
+    want, tolerance = np.einsum(equation, x.astype(np.float64), w), 1e-6 if single else 1e-12
+    np.testing.assert_allclose(got, want, rtol=tolerance, atol=tolerance)
 
 
 class Pyramid(torch.nn.Module):

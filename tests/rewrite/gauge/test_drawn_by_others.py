@@ -201,3 +201,20 @@ def test_each_part_of_what_a_map_reads_is_asked_what_it_carries(place: int) -> N
     result = rewrite(ir.from_proto(source))
     (row,) = (row for row in result.ledger.kept if row.where == "n")
     assert "what others read in front of it would have to carry" in row.reason
+
+
+@pytest.mark.parametrize(
+    ("less", "whole"), [("Sub (c, m)", "Add (d, m)"), ("Sub (m, c)", "Sub (m, d)"), ("Add (m, c)", "Sub (d, m)")]
+)
+def test_what_cancels_leaves_its_half_of_a_map_in_front(less: str, whole: str) -> None:
+    """A scale of 0 went into the convolution, its shift along another axis stayed: called a bug of ours, by a check."""
+    found = rewritten(
+        f"""net (double[2, 3, 3] x) => (double[2, 4, 3] y)
+        <double[1, 1, 3] c = {{1, -2, 3}}, double[4, 1] a = {{2, 3, 0.5, -1}},
+         double[4, 3, 1] w = {{2, 3, 0.5, 1, 2, 3, 4, 5, 6, 7, 8, 9}}> {{
+          k = Conv (x, w)  m = Mul (k, a)  d = {less}  y = {whole} }}""",
+        {"x": drawn(2, 3, 3)},
+    )
+    assert kinds(found) == ["Conv", "Add"]
+    (weight,) = (item for item in found.graph.initializer if len(item.dims) == 3 and item.dims[0] == 4)
+    assert not onnx.numpy_helper.to_array(weight).any()

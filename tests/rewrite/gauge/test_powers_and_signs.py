@@ -17,6 +17,9 @@ from normdeploy.verification.derivation.checker import check_derivation
 PASSES = {
     "squared Relu": (lambda x: x.relu() ** 2, 1),
     "cubed": (lambda x: x.pow(3), 1),
+    "squared": (lambda x: x**2, 1),
+    "inverse square": (lambda x: x.clone() ** -2.0, 1),
+    "three halves": (lambda x: x.abs() ** 1.5, 1),
     "root of a size": (lambda x: x.abs().sqrt(), 1),
     "signed root": (lambda x: torch.sign(x) * x.abs().sqrt(), 1),
     "inverse": (lambda x: torch.where(x > 0, 1 / x, x), 0),
@@ -56,11 +59,17 @@ def require_equal(model: nn.Module, result, x: Tensor) -> None:
     assert np.abs(have - want).max() < 1e-5 * np.abs(want).max()
 
 
-@pytest.mark.parametrize("name", PASSES)
-def test_a_scale_passes(name):
+@pytest.mark.parametrize(
+    ("name", "below"),
+    [*((name, False) for name in PASSES), *((name, True) for name in ("cubed", "squared", "inverse square"))],
+)
+def test_a_scale_passes(name, below):
+    """One below 0 passes whole powers alone."""
     torch.manual_seed(1)
     function, passes = PASSES[name]
     model = Scaled(function, 0.0)
+    with torch.no_grad():
+        model.scale[1] *= -1 if below else 1
     x, source, result = folded(model)
     assert len(list(result.ledger.kept)) == 1 - passes, [row.reason for row in result.ledger.kept]
     require_equal(model, result, x)

@@ -6,7 +6,7 @@ chain from one restriction to another; the sentence names the restrictions, the 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -63,7 +63,11 @@ def reason_of_conflict(node: ir.Node, conflict: Conflict, ties: Ties) -> Reason:
     proof = [tie for tie in whole.ties if tie.node is not node]
     order = ties.order
     place = order[node]
-    limits = list(dict.fromkeys(_limits(node, proof, ties, scale=scale)))
+    of_signs = conflict.because is not None or (
+        conflict.loose is not None and conflict.found < 0
+    )  # an even power is not
+    signed = ties.above_zero if of_signs else {}
+    limits = list(dict.fromkeys(_limits(node, proof, ties, signed, scale=scale)))
     limits += given_there(node, conflict, ties)
     told = dict.fromkeys((limit.node is None or order.get(limit.node, place) > place, limit.text) for limit in limits)
     behind = [text for after, text in told if after]
@@ -75,7 +79,7 @@ def reason_of_conflict(node: ir.Node, conflict: Conflict, ties: Ties) -> Reason:
         beside = beside or narrow(node, ties, scale=scale)
         front = list(dict.fromkeys(limit.text for limit in beside))
     cause = f"its {what} cannot leave"
-    if conflict.because is not None:
+    if of_signs:
         channel, count = _negative(node)
         cause = f"channel {channel} ({count} in all) is scaled by a negative number" if count else cause
     parts = []
@@ -83,15 +87,21 @@ def reason_of_conflict(node: ir.Node, conflict: Conflict, ties: Ties) -> Reason:
         parts.append("behind it " + "; ".join(behind[:_SHOWN]))
     if front:
         parts.append("in front of it " + "; ".join(front[:_SHOWN]))
-    if not parts:
-        meet = [other for other in path if order.get(other, place) > place] or path
+    meet = [other for other in path if order.get(other, place) > place] or ([] if parts else path)
+    if parts and meet and not behind:
+        parts.append(f"it meets what is behind it in {describe(meet[-1])} by another {what}")
+    elif not parts:
         name = describe(meet[-1]) if meet else "a later operator"
         parts.append(f"what is in front of it and what is behind it meet in {name}, and not by the same {what}")
     stating = frozenset(tie.node for tie in proof if tie.node is not None)
     passing = between(node, stating, whole.unknowns, ties, scale=scale)
     handing = (*passing, *(other for limit in limits for other in limit.way))
     summing = {other for other in handing if has(other, Trait.BROADCASTS) and not is_affine(other)}  # in no equation
-    through = [describe(other) for other in sorted({*path, *summing}, key=lambda other: order.get(other, place))]
+    named = {limit.node for limit in limits if limit.text in (*behind[:_SHOWN], *front[:_SHOWN])}
+    named |= set() if behind else set(meet[-1:])
+    through = [
+        describe(other) for other in sorted({*path, *summing} - named, key=lambda other: order.get(other, place))
+    ]
     way = ""
     if through and (behind or front):
         way = f" (tied by {', '.join(through[:_SHOWN])}{', ...' if len(through) > _SHOWN else ''})"
@@ -107,12 +117,12 @@ def _negative(node: ir.Node) -> tuple[int, int]:
     return (int(found[0]), len(found)) if found.size else (0, 0)
 
 
-def _limits(node: ir.Node, proof: list[Tie], ties: Ties, *, scale: bool) -> list[Limit]:
-    """Return the restrictions in a proof."""
+def _limits(node: ir.Node, proof: list[Tie], ties: Ties, signed: Mapping[ir.Node, str], *, scale: bool) -> list[Limit]:
+    """Return the restrictions in a proof; ``signed`` are those that say more than a mere tie of theirs."""
     found: list[Limit] = []
     for tie in proof:
-        if tie.clause and tie.node is not None:
-            found.append(Limit(tie.node, f"{describe(tie.node)} {tie.clause}"))
+        if tie.node is not None and (clause := tie.clause or signed.get(tie.node, "")):
+            found.append(Limit(tie.node, f"{describe(tie.node)} {clause}"))
         elif tie.clause:
             found.append(Limit(None, f"{tie.subject} {tie.clause}"))
     tied = [tie.node for tie in proof if tie.node is not None and not tie.clause]

@@ -1,7 +1,8 @@
-"""Powers: Pow by one number, Sqrt, Reciprocal. (s x)^p = s^p x^p for s > 0; a shift does not pass.
+"""Powers: Pow by one number, Sqrt, Reciprocal. (s x)^p = s^p x^p, where s > 0 or p is whole; a shift does not pass.
 
-With p = a / b that is s_y^b = s_x^a: whole exponents, as the equations have them. Below 0 a root is NaN with or without
-s, and 0 stays 0 or infinite. A scale of 0 does not pass: where x is below 0, a root of 0 x is 0 and one of x is none.
+With p = a / b that is s_x = r^b and s_y = r^a: whole exponents, as the equations have them. Below 0 a root is NaN with
+or without s, and 0 stays 0 or infinite. A scale of 0 does not pass: where x is below 0, a root of 0 x is 0 and one of x
+is none.
 """
 
 from __future__ import annotations
@@ -29,10 +30,13 @@ def tie(node: ir.Node, ties: Ties) -> Gauge:
     power = _exponent(node)
     gauge = ties.operand(node, 0).wider(len(known_dims(node.outputs[0])))
     gauge = ties.no_shift(gauge, Tie(node, "raises to a power, which leaves no place for a shift"))
-    ties.positive(gauge, Tie(node, "raises to a power, and needs a scale above 0"))
-    result = ties.fresh_scale(gauge.cells)
-    ties.positive(result, Tie(node))
-    ties.product(result, [(gauge, power.numerator)], Tie(node), power=power.denominator)
+    root, result = gauge, ties.fresh_scale(gauge.cells)
+    if power.denominator > 1:
+        ties.positive(gauge, Tie(node, "takes a root, and needs a scale above 0: those of numbers below 0 are none"))
+        root = ties.fresh_scale(gauge.cells)
+        ties.positive(root, Tie(node))
+        ties.product(gauge, [(root, power.denominator)], Tie(node))
+    ties.product(result, [(root, power.numerator)], Tie(node))
     return result
 
 

@@ -87,16 +87,16 @@ def homogeneous(at: Reading) -> Carried:
 
 
 def power(at: Reading) -> Carried:
-    """(s x)^p = s^p x^p for s > 0."""
+    """(s x)^p = s^p x^p for s > 0, and for any s where p is whole."""
     claim, text = at.first, others_equal(at)
     exponents = exponents_of(at.origin, at.relation.source.constant)
     if text or exponents is None or exponents.size != 1:
         return text or f"{kind(at.node)}: its exponent is not one number"
-    if (claim.scale <= 0).any() or claim.shift.any():
-        return f"{kind(at.node)} of what is shifted, or scaled by a negative number"
+    if claim.shift.any() or (claim.scale <= 0 if exponents[0] % 1 else claim.scale == 0).any():
+        return f"{kind(at.node)} of what is shifted, or scaled by a number that has no such power"
     with np.errstate(over="ignore", under="ignore"):
         scale = claim.scale ** exponents[0]
-    found = bool((np.isfinite(scale) & (scale > 0)).all())
+    found = bool((np.isfinite(scale) & (scale != 0)).all())
     return (scale, np.zeros_like(claim.shift)) if found else f"{kind(at.node)}: its scale leaves the range of numbers"
 
 
