@@ -13,9 +13,13 @@ from onnx import TensorProto, helper, numpy_helper
 from torch import nn
 
 import normdeploy as nd
-from normdeploy.graph import load_graph
+from normdeploy.graph import Evaluator, load_graph
 from normdeploy.verification import verify
+from normdeploy.verification.judging.parts import held_in_parts
 from normdeploy.verification.record.answers import Question, Status
+from normdeploy.verification.sides.sessions import Setting
+from normdeploy.verification.sides.subgraph import subgraph
+from normdeploy.verification.sides.subject import Subject
 
 GRAPH = """<ir_version: 8, opset_import: ["": 17]> g (float[n, 4] x) => (float[n, 4] y)
     <float[4] s = {1, 2, 3, 4}, float[4] b = {4, 3, 2, 1}> { h = LayerNormalization(x, s) y = Mul(h, b) }"""
@@ -50,6 +54,22 @@ def test_a_number_that_is_off_is_found(sides: tuple[bool, bool], version: int, t
     assert any("of Mul" in reason for reason in wrong.reasons)
     both_chosen = sides == (True, True) or version == 3
     assert any("may give for 'b'" in text for text in right.not_checked) == (not both_chosen)
+
+
+def test_operators_cut_out_of_a_graph_keep_what_nothing_is_fed_for(tmp_path: Path) -> None:
+    """It ended in a KeyError wherever a run is held part by part, and where a failure is located."""
+    model = ir.load(written(tmp_path / "a.onnx", listed=True))
+    h, y = np.array([[1, 1, 2, 2]], np.float32), np.array([[4, 3, 4, 2]], np.float32)
+    [product] = [node for node in model.graph if node.op_type == "Mul"]
+    small = subgraph(model, [product], ["y"], {"h": h, "y": y})
+    assert [value.name for value in small.graph.inputs] == ["h"]
+    np.testing.assert_array_equal(Evaluator(small).run({"h": torch.from_numpy(h)})["y"], y)
+
+
+def test_a_run_is_held_part_by_part_where_initializers_are_among_the_inputs(tmp_path: Path) -> None:
+    side = Subject(written(tmp_path / "a.onnx", listed=True))
+    feeds = {"x": np.random.default_rng(0).normal(size=(2, 4)).astype(np.float32)}
+    assert held_in_parts(side, feeds, side.run(feeds, Setting()), Setting(), seed=0).holds
 
 
 def test_numbers_that_differ_are_taken_as_constants_of_the_callers_model_too(tmp_path: Path) -> None:

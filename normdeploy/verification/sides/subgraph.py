@@ -44,6 +44,8 @@ def subgraph(
 ) -> ir.Model:
     """Return a model of some nodes: what they read from outside become inputs, but for what follows from constants.
 
+    An initializer that a caller may override is none of these inputs: nothing is fed in its place.
+
     Args:
         model: where the nodes are from. nodes: in order. outputs: names of values they compute.
         values: an array per value name, for the dtypes of inputs and outputs.
@@ -53,7 +55,7 @@ def subgraph(
     made = {value for node in nodes for value in node.outputs}
     known = dict.fromkeys(value for node in nodes for value in values_read(node))
     outside = [value for value in known if value not in made and value.producer() not in fixed]
-    read = [value for value in outside if constant_tensor(value) is None]
+    read = [value for value in outside if constant_tensor(value) is None and not value.is_initializer()]
     graph = ir.convenience.extract(model.graph, read, outputs)
     for value in (*graph.inputs, *graph.outputs):
         array = values[str(value.name)]
