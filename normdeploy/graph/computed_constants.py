@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import numpy as np
 import onnx_ir as ir
 import torch
 
 from normdeploy.array_types import Array
 from normdeploy.errors import GraphError
 from normdeploy.graph.exact import constant64, constant_tensor
-from normdeploy.graph.operator_evaluation import OPERATOR_ERRORS, evaluate_node
+from normdeploy.graph.operator_evaluation import OPERATOR_ERRORS, as_operand, evaluate_node
 from normdeploy.graph.traits import Trait, has
 
 _FEW = 4096
@@ -35,7 +34,7 @@ def computed_constant(value: ir.Value | None, depth: int = 0) -> Array | None:
         array = None if read is None else computed_constant(read, depth + 1)
         if read is not None and (array is None or array.size > _FEW):
             return None  # the others are not asked: most of a graph hangs on its inputs
-        given.append(None if array is None else torch.from_numpy(np.array(array)))
+        given.append(None if array is None else as_operand(array))
     try:
         found = evaluate_node(node, given, opset_imports=node.graph.opset_imports)[value.index() or 0]
     except (GraphError, *OPERATOR_ERRORS):

@@ -12,9 +12,9 @@ import binascii
 import hashlib
 import json
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field
-from functools import partial
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -82,12 +82,18 @@ class Derivation:
     constants: tuple[Exact, ...] = ()
     left_out: int = 0
 
-    def pruned(self, used: Collection[Hint | Exact]) -> Derivation:
-        """Return the hints and constants that were needed, for writing."""
-        return Derivation(
-            tuple(hint for hint in self.hints if hint in used),
-            tuple(constant for constant in self.constants if constant in used),
-        )
+    def pruned(self, used: Mapping[Hint | Exact, Floats | None]) -> Derivation:
+        """Return the hints and constants that were needed, for writing.
+
+        Args:
+            used: them; with a constant its number, where that is known: to compute it may take longer than all else.
+        """
+        constants = []
+        for one in self.constants:
+            if one in used:
+                number = used[one]
+                constants.append(one if number is None else replace(one, compute=partial(np.asarray, number)))
+        return Derivation(tuple(hint for hint in self.hints if hint in used), tuple(constants))
 
     def followed_by(self, other: Derivation) -> Derivation:
         """Return the hints and constants of both, these first."""
@@ -108,18 +114,18 @@ class Derivation:
         """
         hints = [_written(hint) for hint in self.hints]
         constants = [
-            _row({"value": c.value, "key": c.key, "which": c.which}, {"number": c.compute()}) for c in self.constants
+            _Row({"value": c.value, "key": c.key, "which": c.which}, {"number": c.compute()}) for c in self.constants
         ]
-        excess = _FRAME + sum(len(row) + 2 for row in (*hints, *constants)) - MOST_BYTES
-        left_out = self.left_out
+        excess = _FRAME + sum(row.length + 2 for row in (*hints, *constants)) - MOST_BYTES
+        dropped = set[int]()
         for rows in (constants, hints):
-            for index in sorted(range(len(rows)), key=lambda i: (-len(rows[i]), i)):
+            for row in sorted(rows, key=lambda row: -row.length):
                 if excess <= 0:
                     break
-                excess -= len(rows[index]) + 2
-                rows[index] = ""
-                left_out += 1
-        parts = [",\n".join(row for row in rows if row) for rows in (hints, constants)]
+                excess -= row.length + 2
+                dropped.add(id(row))
+        left_out = self.left_out + len(dropped)
+        parts = [",\n".join(str(row) for row in rows if id(row) not in dropped) for rows in (hints, constants)]
         head = f'{{"schema":{SCHEMA},"left_out":{left_out},'
         return f'{head}"hints":[\n{parts[0]}],\n"constants":[\n{parts[1]}]}}\n'
 
@@ -130,16 +136,31 @@ _FRAME = 100
 """Characters around the rows, at most."""
 
 
-def _written(hint: Hint) -> str:
+@dataclass(frozen=True)
+class _Row:
+    """A row of the text: words, and arrays behind them."""
+
+    words: Mapping[str, str]
+    arrays: Mapping[str, Floats]
+
+    @cached_property
+    def length(self) -> int:
+        """How many characters the row has, told without writing its numbers."""
+        letters = sum(4 * -(-8 * array.size // 3) for array in self.arrays.values() if array.size != 1)
+        return len(self._with(whole=False)) + letters
+
+    def __str__(self) -> str:
+        return self._with(whole=True)
+
+    def _with(self, *, whole: bool) -> str:
+        numbers = "".join(f',"{name}":{_packed(array, whole=whole)}' for name, array in self.arrays.items())
+        return f"{_WRITER.encode(self.words)[:-1]}{numbers}}}"
+
+
+def _written(hint: Hint) -> _Row:
     gauges = {"scale": (hint.scale, 1), "shift": (hint.shift, 0)}
     told = {name: array for name, (array, usual) in gauges.items() if array.size != 1 or array.reshape(()) != usual}
-    return _row({"value": hint.value, "source": hint.source, "key": hint.key}, told)
-
-
-def _row(words: Mapping[str, str], arrays: Mapping[str, Floats]) -> str:
-    """Return a row as JSON: words, and arrays behind them."""
-    numbers = "".join(f',"{name}":{_packed(array)}' for name, array in arrays.items())
-    return f"{_WRITER.encode(words)[:-1]}{numbers}}}"
+    return _Row({"value": hint.value, "source": hint.source, "key": hint.key}, told)
 
 
 def _grouped(hints: Iterable[Hint], by: Callable[[Hint], str]) -> Mapping[str, list[Hint]]:
@@ -223,11 +244,14 @@ def _hints(rows: Iterable[Any]) -> Iterable[Hint]:
         yield Hint(row["value"], row["source"], row["key"], scale, shift)
 
 
-def _packed(array: Floats) -> str:
-    """Return an array as JSON. Letters of base64 need no escape; to look for some takes longer than all else."""
+def _packed(array: Floats, *, whole: bool) -> str:
+    """Return an array as JSON; without its letters where it is not ``whole``.
+
+    Letters of base64 need no escape; to look for some takes longer than all else.
+    """
     if array.size == 1:
         return _WRITER.encode({"shape": list(array.shape), "number": float(array.reshape(())).hex()})
-    numbers = base64.b64encode(array.astype("<f8").tobytes()).decode()
+    numbers = base64.b64encode(array.astype("<f8").tobytes()).decode() if whole else ""
     return f'{{"shape":{_WRITER.encode(list(array.shape))},"float64":"{numbers}"}}'
 
 

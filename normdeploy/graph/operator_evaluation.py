@@ -58,9 +58,19 @@ def as_constant(tensor: ir.TensorProtocol, dtype: torch.dtype) -> Tensor:
         value = value.astype(np.int8)  # torch has no operators for these types, nor for floats of 8 bits and fewer
     elif tensor.dtype in _NARROW_FLOATS:
         return torch.from_numpy(value.astype(np.float64)).to(dtype)
-    # operators never write to their operands, so a weight need not be copied; torch warns of read-only memory
-    shared = torch.from_numpy(value if value.flags.writeable and value.dtype.isnative else np.array(value))
+    shared = as_operand(value)
     return shared.to(dtype) if tensor.dtype in FLOATS else shared
+
+
+def as_operand(array: Array) -> Tensor:
+    """Return an array as an operator reads it, in the same memory wherever torch takes that.
+
+    Operators never write to what they read, so a weight need not be copied. Torch warns of read-only memory, and takes
+    neither another order of bytes nor rows that run backwards.
+    """
+    native = array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
+    plain = native.flags.writeable and min(native.strides, default=0) >= 0
+    return torch.from_numpy(native if plain else np.array(native))
 
 
 def opset_of(node: ir.Node, imports: Mapping[str, int]) -> int:

@@ -27,6 +27,7 @@ from normdeploy.graph import derivation as written
 from normdeploy.graph import load_graph
 from normdeploy.graph.derivation import Derivation, Exact, Hint, read_derivation
 from normdeploy.onnxfile.model import set_metadata
+from normdeploy.rewrite import rewrite
 from normdeploy.verification import Verdict, verify
 from normdeploy.verification import hints as hints_room
 from normdeploy.verification.derivation.checker import check_derivation
@@ -340,3 +341,50 @@ def test_what_is_written_fits_whatever_there_is(most: int, monkeypatch: pytest.M
     if most == 100_000:
         assert not kept.left_out
         assert [c.compute().tolist() for c in kept.constants] == [[0.1] * n for n in sizes]
+
+
+def test_what_the_checker_computed_is_written_and_not_computed_again():
+    def computed() -> np.ndarray:
+        raise AssertionError("computed again")
+
+    known, other, unused = (Exact(name, "k", "1", computed) for name in "abc")
+    hint = Hint("v", "w")
+    written_of = Derivation((hint, Hint("u", "w")), (known, other, unused)).pruned({
+        hint: None, known: np.full(7, 0.1), other: np.full((), 0.1)
+    })  # fmt: skip
+    kept = read_derivation(written_of.to_json())
+    assert [one.value for one in kept.hints] == ["v"]
+    assert [(one.value, one.compute().tolist()) for one in kept.constants] == [("a", [0.1] * 7), ("b", 0.1)]
+
+
+def test_numbers_that_the_check_needed_are_asked_of_the_rewriting_once_each(merged: tuple[nn.Module, Tensor]):
+    counts: dict[Exact, int] = {}
+    model, x = merged
+    traced = trace(model, x)
+    rewritten = rewrite(traced.model)
+
+    def counted(one: Exact) -> Exact:
+        def compute() -> np.ndarray:
+            counts[again] = counts.get(again, 0) + 1
+            return one.compute()
+
+        again = replace(one, compute=compute)
+        return again
+
+    hints = replace(rewritten.derivation, constants=tuple(map(counted, rewritten.derivation.constants)))
+    assert hints.constants
+    report = check_derivation(
+        traced.model, rewritten.model, hints, [{str(v.name): tuple(x.shape) for v in traced.model.graph.inputs}]
+    )
+    assert report.confirmed
+    asked = dict(counts)
+    assert any(one in asked for one in hints.constants)
+    hints.pruned(report.used).to_json()
+    assert counts == asked
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (0,), (2,), (1, 3), (4, 1, 2), (19,)])
+def test_how_long_a_row_is_is_told_without_writing_it(shape: tuple[int, ...]):
+    row = written._Row({"value": 'a"b', "which": "1"}, {"scale": np.full(shape, 0.1), "shift": np.ones(3)})
+    assert row.length == len(str(row))
+    assert json.loads(str(row))["value"] == 'a"b'

@@ -121,7 +121,7 @@ class _Checker:
         theirs = {str(value.name): value for value in relation.file.graph.outputs}
         names = list(outputs) if outputs is not None else list(theirs)
         live = rows_behind(self.rows, (theirs[name] for name in names))
-        report = Report(live, used={*self.used, *self.constants.used})
+        report = Report(live, used={**dict.fromkeys(self.used), **self.constants.used})
         report.to_be_seen, report.lost = self.shown.of(report.open, self.rows.values())
         report.bodies, report.bodies_of_source = self.shown.bodies, self.shown.bodies_of_source
         if len(names) != len(relation.source.graph.outputs):

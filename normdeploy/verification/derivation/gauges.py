@@ -27,6 +27,13 @@ _ROUNDOFF = {
 """Unit roundoff and smallest normal number of each type that numbers are stored in."""
 
 
+def is_as_fine(dtype: ir.DataType | None, other: ir.DataType | None) -> bool:
+    """Tell whether a type of floats holds each number that another one does."""
+    if dtype not in _ROUNDOFF or other not in _ROUNDOFF:
+        return False
+    return all(mine <= its for mine, its in zip(_ROUNDOFF[dtype], _ROUNDOFF[other], strict=True))
+
+
 @dataclass(frozen=True)
 class ScaledValue:
     """scale * value + shift, element by element."""

@@ -40,8 +40,8 @@ def constants_of_graph(evaluator: Evaluator) -> dict[str, Tensor]:
     ways: dict[str, tuple[str, list[ir.Node]]] = {}
     wanted: set[str] = set()
     for node in graph:
-        if not (is_standard(node, "Mul", "Add", "Div", "Sub") or is_norm(node)):
-            continue
+        if node in fixed or not (is_standard(node, "Mul", "Add", "Div", "Sub") or is_norm(node)):
+            continue  # what makes a weight, of however many numbers, scales nothing that is fed
         for value in node.inputs:
             at, way = value, list[ir.Node]()
             while at is not None and not follows(at):

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from normdeploy.array_types import Shape
 from normdeploy.graph import FLOATS, evaluate_node
+from normdeploy.graph.operator_evaluation import as_operand
 from normdeploy.verification.derivation.gauges import Claim
 from normdeploy.verification.derivation.regions.compared_points import draw
 from normdeploy.verification.derivation.regions.differences import TOLERANCE, differs
@@ -218,7 +219,7 @@ class Regions:
                 if read is None or read in known:
                     operands.append(None if read is None else known[read])
                     continue
-                number = torch.from_numpy(np.array(self._constant(side, constants, node, index, read, k)))
+                number = as_operand(self._constant(side, constants, node, index, read, k))
                 operands.append(number * _MOVED if which == index else number)
             whole = node if constants is None else constants.operator(node)
             if isinstance(which, str):

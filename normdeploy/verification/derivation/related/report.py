@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import onnx_ir as ir
 
-from normdeploy.array_types import Shape
+from normdeploy.array_types import Floats, Shape
 from normdeploy.graph import module_path
 from normdeploy.graph.derivation import Exact, Hint
 from normdeploy.graph.walk import Returned, values_read
@@ -99,7 +99,7 @@ class Report:
         bodies, bodies_of_source: those that are confirmed, by the names of what they return.
         outputs: names of the outputs that are not confirmed to be the source's.
         follows: but for the operators that are open, the outputs would be the source's.
-        used: hints and unrounded constants of the derivation that were needed.
+        used: hints and unrounded constants of the derivation that were needed, these with their numbers.
         sizes: shapes of values of the file at a few assignments of sizes, by name; () where they are not known.
         confirmed_by_others: results of the operators that other hints confirm. Where these hints contradict one of
             them, they are not of this file: of what else they contradict, last digits alone count.
@@ -112,7 +112,7 @@ class Report:
     bodies_of_source: Collection[Returned] = ()
     outputs: list[str] = field(default_factory=list)
     follows: bool = False
-    used: Collection[Hint | Exact] = ()
+    used: Mapping[Hint | Exact, Floats | None] = field(default_factory=dict)
     sizes: Mapping[str, Sequence[Shape]] = field(default_factory=dict)
     confirmed_by_others: Collection[str] = ()
 

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import onnx_ir as ir
-import torch
 from torch import Tensor
 
 from normdeploy.array_types import Array, Floats
 from normdeploy.graph import FLOATS, constant_tensor, evaluate_node
 from normdeploy.graph.derivation import Derivation, Exact
+from normdeploy.graph.operator_evaluation import as_operand
 from normdeploy.verification.derivation.related.meant import Meant
 from normdeploy.verification.derivation.related.stored_rounding import Wrong, compare
 from normdeploy.verification.derivation.side.checked_side import Side
@@ -28,12 +28,12 @@ class Constants:
     """Unrounded constants of the file, by the derivation.
 
     Args:
-        file: the graph. derivation: what says so. used: the constants that were needed.
+        file: the graph. derivation: what says so. used: the numbers of the constants that were needed.
     """
 
     file: Side
     derivation: Derivation
-    used: set[Exact] = field(default_factory=set)
+    used: dict[Exact, Floats] = field(default_factory=dict)
     _named: dict[tuple[str, str], list[Exact]] = field(default_factory=dict)
     _keyed: dict[tuple[str, str], list[Exact]] = field(default_factory=dict)
     _found: dict[tuple[ir.Node, str], Floats | None] = field(default_factory=dict)
@@ -80,7 +80,7 @@ class Constants:
             found = None if read is None else self.of(node, index)
             if read is not None and found is None:
                 found = self._expression(read, k, made)
-            operands.append(None if found is None else torch.from_numpy(np.array(found)))
+            operands.append(None if found is None else as_operand(found))
         operands = as_stored(node, operands, self.file.type_of)
         return evaluate_node(self.operator(node), operands, opset_imports=self.file.imports)[value.index() or 0].numpy()
 
@@ -116,7 +116,7 @@ class Constants:
                 continue
             off = compare(stored, dtype, number)
             if off is None:
-                self.used.add(exact)
+                self.used[exact] = number
                 return number
             if self._meant.only(exact, result):
                 wrong = wrong or off

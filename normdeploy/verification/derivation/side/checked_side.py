@@ -14,7 +14,7 @@ from normdeploy.array_types import Array, Shape
 from normdeploy.errors import GraphError
 from normdeploy.graph import FLOATS, constant_tensor, evaluate_node
 from normdeploy.graph.inlining import inline_functions
-from normdeploy.graph.operator_evaluation import as_constant, opset_of
+from normdeploy.graph.operator_evaluation import as_constant, as_operand, opset_of
 from normdeploy.graph.traits import Trait, has
 from normdeploy.graph.walk import of_fixed_sizes
 from normdeploy.verification.derivation.side.beyond import decides
@@ -172,15 +172,16 @@ class Side:
         assert node is not None
         operands: list[Tensor | None] = []
         for index, operand in enumerate(inputs_of(node)):
-            if operand is not None and is_sequence(operand):
-                operands.append(self._fold(operand))
+            if operand is None or is_sequence(operand):
+                operands.append(None if operand is None else self._fold(operand))
                 continue
-            array = None if operand is None else self.constant(operand)
-            if kind(node) == "CastLike" and index == 1 and operand is not None and array is None:
-                array = self._one_of(operand)  # only its type is read
-            if operand is not None and array is None:
+            typed = kind(node) == "CastLike" and index == 1  # its type alone is read
+            array = None if typed and self.type_of(operand) in FLOATS else self.constant(operand)
+            if typed and array is None:
+                array = self._one_of(operand)
+            if array is None:
                 raise GraphError(f"constant {operand.name!r} cannot be computed")
-            operands.append(None if array is None else torch.from_numpy(np.array(array)))
+            operands.append(as_operand(array))
         found = evaluate_node(node, as_stored(node, operands, self.type_of), opset_imports=self.imports)
         return found[value.index() or 0]
 
@@ -262,7 +263,7 @@ class Side:
         for value in inputs_of(node):
             array = None if value is None or value in found else self.constant(value)
             if array is not None and value is not None:
-                whole = torch.from_numpy(np.array(array))
+                whole = as_operand(array)
                 found[value] = whole.to("meta") if self.type_of(value) in FLOATS else whole
         return found
 

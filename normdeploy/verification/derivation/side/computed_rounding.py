@@ -9,7 +9,7 @@ import torch
 from normdeploy.array_types import Array, Floats
 from normdeploy.errors import GraphError
 from normdeploy.graph import FLOATS, evaluate_node
-from normdeploy.graph.operator_evaluation import as_constant
+from normdeploy.graph.operator_evaluation import as_constant, as_operand
 from normdeploy.graph.traits import Trait, has
 from normdeploy.verification.derivation.gauges import radius
 from normdeploy.verification.derivation.side.checked_side import Side
@@ -31,7 +31,7 @@ def off_by_rounding(side: Side, value: ir.Value, number: Array) -> Array:
     if read is None or part is None or not (place or has(node, Trait.MOVES)):
         return np.zeros_like(number, np.float64)
     operands[place] = off_by_rounding(side, read, part)
-    tensors = [None if array is None else torch.from_numpy(np.array(array)) for array in operands]
+    tensors = [None if array is None else as_operand(array) for array in operands]
     found = evaluate_node(node, tensors, opset_imports=side.imports)
     return np.asarray(np.abs(found[value.index() or 0].numpy()))
 
@@ -77,7 +77,7 @@ def _in_float32(side: Side, value: ir.Value, known: dict[ir.Value, torch.Tensor]
             numbers = side.numbers(value)
             if numbers is None:  # what an input decides, where only its size is read in the end
                 raise GraphError(f"{value.name!r} is not known")
-            known[value] = torch.from_numpy(np.array(numbers[0]))
+            known[value] = as_operand(numbers[0])
         else:
             operands = [None if read is None else _in_float32(side, read, known) for read in inputs_of(node)]
             found = evaluate_node(node, operands, dtype=torch.float32, opset_imports=side.imports)

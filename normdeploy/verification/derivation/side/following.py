@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
 import onnx_ir as ir
 import torch
 from torch import Tensor
 
 from normdeploy.array_types import Shape
 from normdeploy.graph import FLOATS
+from normdeploy.graph.operator_evaluation import as_operand
 from normdeploy.verification.derivation.side.body_graphs import bodies_of
 from normdeploy.verification.derivation.side.narrowing import as_stored
 from normdeploy.verification.derivation.side.operands import inputs_of, is_sequence, kind
@@ -117,7 +117,7 @@ class Following:
         array = self._side.constant(value)
         if array is None:
             return None
-        found = torch.from_numpy(np.array(array))
+        found = as_operand(array)
         if found.numel() <= SMALL:
             self._held[value, whole] = found
         return found
