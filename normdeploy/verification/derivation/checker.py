@@ -122,7 +122,8 @@ class _Checker:
         names = list(outputs) if outputs is not None else list(theirs)
         live = rows_behind(self.rows, (theirs[name] for name in names))
         used: dict[Hint | Exact, Floats | None] = dict.fromkeys(self.used)
-        used.update(self.constants.used)
+        for exact, number in self.constants.used.items():
+            used[exact] = number
         report = Report(live, used=used)
         report.to_be_seen, report.lost = self.shown.of(report.open, self.rows.values())
         report.bodies, report.bodies_of_source = self.shown.bodies, self.shown.bodies_of_source
