@@ -121,10 +121,8 @@ class _Checker:
         theirs = {str(value.name): value for value in relation.file.graph.outputs}
         names = list(outputs) if outputs is not None else list(theirs)
         live = rows_behind(self.rows, (theirs[name] for name in names))
-        used: dict[Hint | Exact, Floats | None] = dict.fromkeys(self.used)
-        for exact, number in self.constants.used.items():
-            used[exact] = number
-        report = Report(live, used=used)
+        numbers: dict[Hint | Exact, Floats | None] = dict(self.constants.used.items())
+        report = Report(live, used={**dict.fromkeys(self.used), **numbers})
         report.to_be_seen, report.lost = self.shown.of(report.open, self.rows.values())
         report.bodies, report.bodies_of_source = self.shown.bodies, self.shown.bodies_of_source
         if len(names) != len(relation.source.graph.outputs):
