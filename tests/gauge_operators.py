@@ -332,6 +332,14 @@ def reduction(op: str, d: Draw) -> Any:
     return d.g.op(op, d.x(*dims), *axes, keepdims=d.number(0, 1), noop_with_empty_axes=d.number(0, 1))
 
 
+def picture(op: str, d: Draw) -> Any:
+    block, size = d.of(([2, 3], [3, 4]), ([1, 2], [2, 4]), ([3], [5])), d.number(1, 2)
+    strides = [d.number(1, 2) for _ in block[0]]
+    columns = [(whole - part) // step + 1 for part, whole, step in zip(*block, strides, strict=True)]
+    shape = 2, size * int(np.prod(block[0])), int(np.prod(columns))
+    return d.g.op(op, d.x(*shape), np.array(block[1]), np.array(block[0]), strides=strides)
+
+
 def running_sum(op: str, d: Draw) -> Any:
     dims = d.dims()
     axis = d.chosen(lambda: np.array(d.number(-len(dims), len(dims) - 1)), lambda: d.g.input("at", [], np.int64))
@@ -518,7 +526,8 @@ STRATEGIES: dict[tuple[str, str], Callable[[str, Draw], Any]] = {
         ("", "Trilu", masked),
         ("", "ReverseSequence", reverse_sequence),
         ("", "Compress", compress),
-        ("", "ReduceMean ReduceSum ReduceMax ReduceMin ReduceL1 ReduceL2", reduction),
+        ("", "ReduceMean ReduceSum ReduceMax ReduceMin ReduceL1 ReduceL2 ReduceLogSumExp", reduction),
+        ("", "Col2Im", picture),
         ("", "Resize", resize),
         ("", "GridSample", grid_sample),
         ("", "Add Sub Sum Mean", total),

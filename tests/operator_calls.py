@@ -177,6 +177,7 @@ _CALLS: list[OperatorCall] = [
     _standard("Cast", rounded(), to=9),
     _standard("CastLike", normal(), normal(1)),
     _standard("CastLike", normal(), whole(0, 5, 1)),
+    _standard("Col2Im", normal(2, 12, 6), given(3, 4), given(2, 2)),
     _standard("Dropout", normal(), scalar(0.5), scalar(0, torch.bool), outputs=2),
     _standard("Reshape", normal(), given(0, 2, 12, 6)),
     _standard("Squeeze", normal(2, 1, 4, 1, 6), given(1, 3)),

@@ -35,6 +35,16 @@ def heads(g):
     return g.op("Reshape", scaled, np.array([-1, 2, 4]))
 
 
+def rows(g):
+    return x(g, "N", 12, 6)
+
+
+def painted(g, value, block=None):
+    """Three channels of blocks of four rows, as a picture."""
+    block = np.array([2, 2]) if block is None else block
+    return g.known(g.op("Col2Im", value, np.array([3, 4]), block), "N", 3, 3, 4)
+
+
 def compared(g, value, number=0.0, op="Greater"):
     """What is told of a value, as a graph output."""
     return ((g.op(op, value, np.array(number) if isinstance(number, float) else number), np.bool_),)
@@ -107,6 +117,18 @@ RARE = SIGNS | {
     ),
     "CumSum | sums along the axis along which it varies": Case(
         lambda g: end(g, g.op("CumSum", mul(g, images(g), 4), np.array(2)))
+    ),
+    "Col2Im | adds up a shift as often as a place is reached": Case(
+        lambda g: end(g, painted(g, add(g, rows(g), 12, 1)), spatial=2), opset=18
+    ),
+    "Col2Im | sums along the axis along which it varies": Case(
+        lambda g: end(g, painted(g, mul(g, rows(g), 12, 1)), spatial=2), opset=18
+    ),
+    "Col2Im | has a block whose size is computed at run time": Case(
+        lambda g: end(g, painted(g, mul(g, rows(g)), x(g, 2, name="block", dtype=np.int64)), spatial=2), opset=18
+    ),
+    "ReduceLogSumExp | sees every scale": Case(
+        lambda g: end(g, g.op("ReduceLogSumExp", mul(g, images(g)), np.array([2])))
     ),
     "TopK | compares values along the axis along which it varies": Case(
         lambda g: end(g, g.op("TopK", mul(g, images(g), 4), np.array([2]), outputs=2)[0])

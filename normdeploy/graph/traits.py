@@ -155,7 +155,7 @@ TRAITS: dict[tuple[str, str], Trait] = {
             ("AveragePool", _AVERAGE | Trait.POOLS),
             ("MaxPool", _EXTREME | Trait.POOLS),
             ("LpPool", Trait.HOMOGENEOUS | Trait.POOLS),
-            ("CumSum GridSample Resize Upsample", _AVERAGE),
+            ("Col2Im CumSum GridSample Resize Upsample", _AVERAGE),
             # multiply by weights
             ("MatMul Einsum", _PRODUCT | Trait.HOMOGENEOUS),
             ("Conv ConvTranspose DeformConv Gemm GRU LSTM RNN", _PRODUCT),

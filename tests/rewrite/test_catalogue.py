@@ -218,7 +218,7 @@ CROSSING = {
         ),
         ("Pow", "Sqrt", "Reciprocal", "Sign", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"),
     ),
-    "Abs, Max, Min, Where, Mean, sizes of vectors, Softmax's shift": Row(
+    "Abs, Max, Min, Where, Mean, Col2Im, sizes of vectors, the shift of Softmax and ReduceLogSumExp": Row(
         (
             "gauge/test_rules.py::test_what_a_rule_allows_computes_the_same",
             "gauge/test_rules.py::test_what_a_rule_forbids_contradicts",
@@ -229,8 +229,13 @@ CROSSING = {
             "gauge/test_attacked.py::test_a_mean_of_windows_of_two_sizes",
             "gauge/test_attacked.py::test_absolute_values",
             "gauge/test_attacked.py::test_a_mean_of_branches",
+            "gauge/test_attacked.py::test_a_scale_of_channels_passes_col2im",
+            "gauge/test_attacked.py::test_a_shift_passes_the_logarithm_of_a_sum",
         ),
-        ("Abs", "Max", "Min", "Where", "Mean", "ReduceL1", "ReduceL2", "Softmax", "LogSoftmax"),
+        (
+            *("Abs", "Max", "Min", "Where", "Mean", "ReduceL1", "ReduceL2", "ReduceLogSumExp", "Softmax", "LogSoftmax"),
+            "Col2Im",
+        ),
     ),
     "ReverseSequence, Compress, Trilu, CumSum, TopK, ArgMax, ArgMin, Hardmax, LpPool, GlobalLpPool": Row(
         (

@@ -326,7 +326,19 @@ def signed() -> Iterator[Law]:
                         yield Law(text, (result, 0.0), (scale, scale), (shift, shift), SQUARE, known, before=before)
 
 
+BLOCKS = np.repeat([1.0, -3.0], 4).reshape(1, 8, 1)
 LAWS: dict[str, list[Law]] = {
+    "ReduceLogSumExp": [
+        Law("ReduceLogSumExp<keepdims = 1>(a, k)", (scale, t), (scale, 1.0), (t, 0.0), SQUARE, AXIS)
+        for scale in (1.0, 2.0) for t in (1.0, ROW, COLUMN)
+    ],
+    "Col2Im": [
+        Law("Col2Im(a, size, block)", (s, t), (rows, 1.0), (t, 0.0), ((1, 8, 3), (1, 8, 3)),
+            {"size": np.array([2, 4]), "block": np.array([2, 2])})
+        for rows, s in ((2.0, 2.0), (-2.0, -2.0), (BLOCKS, BLOCKS[:, ::4, :, None]),
+                        (np.tile([[[1.0], [-3.0]]], (1, 4, 1)), 1.0))
+        for t in (0.0, 1.0)
+    ],
     "powers": list(powers()),
     "constants in places, and factors": list(constants_in_places()),
     "signs": list(signed()),

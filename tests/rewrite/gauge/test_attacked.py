@@ -737,6 +737,32 @@ def test_a_norm_behind_what_is_rare(graph, fold, kind, behind):
     assert fold(g).folded().agree(g.feeds(rng)).ops == {"Conv": 1, kind: 1}
 
 
+@pytest.mark.parametrize("behind", [False, True])
+def test_a_scale_of_channels_passes_col2im(graph, fold, behind):
+    """nn.Fold: three channels of blocks of four rows, each scaled by its channel's number."""
+    rng = np.random.default_rng(0)
+    g = graph(opset=18)
+    scale, size, block = rng.uniform(0.5, 2, (3, 1)) * [[1], [-1], [1]], np.array([3, 4]), np.array([2, 2])
+    x = g.input("x", ["N", 12, 6])
+    if behind:
+        y = g.op("Conv", x, rng.normal(size=(12, 12, 1)))
+        y = g.known(g.op("Col2Im", y, size, block), "N", 3, 3, 4)
+        g.output(g.op("Mul", y, scale[..., None]), shape=["N", 3, 3, 4])
+    else:
+        y = g.op("Mul", x, np.repeat(scale, 4, 0))
+        y = g.known(g.op("Col2Im", y, size, block), "N", 3, 3, 4)
+        g.output(g.op("Conv", y, rng.normal(size=(2, 3, 1, 1))))
+    assert fold(g).folded().agree(g.feeds(rng, N=2)).ops == {"Conv": 1, "Col2Im": 1}
+
+
+def test_a_shift_passes_the_logarithm_of_a_sum(graph, fold):
+    rng = np.random.default_rng(0)
+    g = graph()
+    y = g.op("Add", g.op("Sigmoid", g.input("x", ["N", 3, 4])), rng.normal(size=(3, 1)))
+    g.output(conv(g, g.op("ReduceLogSumExp", y, np.array([2])), rng))
+    assert fold(g).folded().agree(g.feeds(rng, N=2)).ops == {"Sigmoid": 1, "ReduceLogSumExp": 1, "Conv": 1}
+
+
 def test_places_that_topk_returns_stay_those_of_what_is_scaled(graph, fold):
     rng = np.random.default_rng(0)
     g = graph()

@@ -73,8 +73,9 @@ RULES: dict[tuple[str, str], Rule] = {
         ("ConstantOfShape", Rule(scatter.filled)),
         # average, interpolate, take a maximum
         ("AveragePool GlobalAveragePool MaxPool GlobalMaxPool LpPool GlobalLpPool", Rule(averages.pool)),
-        ("ReduceMean ReduceSum ReduceMax ReduceMin ReduceL1 ReduceL2", Rule(averages.reduction)),
+        ("ReduceMean ReduceSum ReduceMax ReduceMin ReduceL1 ReduceL2 ReduceLogSumExp", Rule(averages.reduction)),
         ("CumSum", Rule(averages.running_sum)),
+        ("Col2Im", Rule(averages.picture)),
         ("TopK ArgMax ArgMin Hardmax", Rule(averages.largest)),
         ("Resize", Rule(averages.resize)),
         ("GridSample", Rule(averages.sample)),

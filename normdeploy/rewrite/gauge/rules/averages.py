@@ -5,7 +5,8 @@
 - ReduceSum over n values: t_y = n t_x, n static. Few values in a sum or a mean may have a t of their own each.
 - A maximum needs s > 0: MaxPool, GlobalMaxPool, ReduceMax, ReduceMin.
 - Sizes, ReduceL1, ReduceL2, LpPool, GlobalLpPool: s > 0, t = 0.
-- CumSum: t = 0. TopK, ArgMax, ArgMin, Hardmax: s > 0; the last three write what no gauge changes.
+- CumSum, and Col2Im, whose blocks are those of one channel each: t = 0. ReduceLogSumExp: s = 1.
+- TopK, ArgMax, ArgMin, Hardmax: s > 0; the last three write what no gauge changes.
 """
 
 from __future__ import annotations
@@ -61,7 +62,11 @@ def reduction(node: ir.Node, ties: Ties) -> Gauge:
     apart = [axis for axis in axes if gauge.cells[axis] > 1]
     if has(node, Trait.SUMS) and apart and math.prod(gauge.cells[axis] for axis in apart) <= _FEW:
         gauge, alike = _summed_up(node, ties, gauge, apart, why), [axis for axis in axes if axis not in apart]
-    gauge = _unless_sums(node, ties, ties.along(gauge, alike, why))
+    gauge = ties.along(gauge, alike, why)
+    if node.op_type == "ReduceLogSumExp":  # of x + t it is t more
+        gauge = ties.no_scale(gauge, Tie(node, "sees every scale"))
+    else:
+        gauge = _unless_sums(node, ties, gauge)
     if node.op_type == "ReduceSum" and alike:
         sizes = [dims[axis] for axis in alike]
         static = [size for size in sizes if isinstance(size, int)]
@@ -96,6 +101,20 @@ def running_sum(node: ir.Node, ties: Ties) -> Gauge:
     axes = range(gauge.rank) if axis is None else [int(axis.reshape(-1)[0])]
     gauge = ties.no_shift(gauge, Tie(node, "adds up a shift from place to place"))
     return ties.along(gauge, axes, Tie(node, "sums along the axis along which it varies"))
+
+
+def picture(node: ir.Node, ties: Ties) -> Gauge:
+    """Tie Col2Im: a place of the picture is the sum of all that reach it, of its channel's block of rows."""
+    gauge, block = ties.operand(node, 0), constant64(required(node, 2))
+    rank, why = len(known_dims(node.outputs[0])), Tie(node, "sums along the axis along which it varies")
+    if block is None:
+        raise Unfollowed("has a block whose size is computed at run time")
+    gauge = ties.no_shift(gauge, Tie(node, "adds up a shift as often as a place is reached"))
+    gauge = ties.along(gauge, [2], why)
+    batch, rows, _ = gauge.cells
+    blocks = (batch, -1, int(block.prod()) if rows > 1 else 1)
+    gauge = ties.along(gauge.each(lambda array: array.reshape(blocks)), [2], why)
+    return gauge.each(lambda array: array.reshape(*array.shape[:2], *(1,) * (rank - 2)))
 
 
 def largest(node: ir.Node, ties: Ties) -> Gauge | None:

@@ -95,6 +95,7 @@ _CARRIES: dict[str, pointwise.Carry] = {
     "ReduceMax": pooled.reduction, "ReduceMin": pooled.reduction,
     "LpPool": pooled.pool, "GlobalLpPool": pooled.pool, "CumSum": pooled.running_sum, "TopK": pooled.largest,
     **dict.fromkeys(("ArgMax", "ArgMin", "Hardmax"), pooled.largest), "Trilu": pointwise.masked,
+    "ReduceLogSumExp": pooled.reduction, "Col2Im": pooled.picture,
     "ReduceL1": pooled.reduction, "ReduceL2": pooled.reduction,
     "Softmax": pooled.softmax, "LogSoftmax": pooled.softmax, "Resize": pooled.resize,
     "GridSample": pooled.grid_sample, "Pad": pooled.pad, "Concat": picked.joined,

@@ -82,15 +82,30 @@ def reduction(at: Reading) -> Carried:
         shift = shift.mean(axes, keepdims=True)
     elif kind(at.node) == "ReduceSum" and all(shift.shape[axis] != 1 for axis in axes):  # as many as there are
         shift = shift.sum(axes, keepdims=True)
-    elif kind(at.node) not in ("ReduceMax", "ReduceMin") and shift.any():
+    elif kind(at.node) not in ("ReduceMax", "ReduceMin", "ReduceLogSumExp") and shift.any():
         return f"{kind(at.node)} of what is shifted"
     if any(array.shape[axis] != 1 for array in (scale, shift) for axis in axes):
         return f"{kind(at.node)} takes together what is scaled differently"
+    if kind(at.node) == "ReduceLogSumExp" and (scale != 1).any():
+        return f"{kind(at.node)} of what is scaled"
     if kind(at.node) not in ("ReduceMean", "ReduceSum") and (scale <= 0).any():
         return f"{kind(at.node)} of what is scaled by a negative number"
     if at.node.attributes.get_int("keepdims", 1) == 0:
         scale, shift = scale.squeeze(axes), shift.squeeze(axes)
     return scale, shift
+
+
+def picture(at: Reading) -> Carried:
+    """Col2Im adds up what is scaled alike in the block of rows of one channel."""
+    claim, text, block = at.first, others_equal(at), at.relation.source.constant(at.origin.inputs[2])
+    if text or block is None or claim.shift.any() or claim.scale.shape[2] != 1:
+        return text or "Col2Im of what is shifted, or scaled differently along its columns"
+    batch, rows, _ = claim.scale.shape
+    scale = claim.scale.reshape(batch, -1, int(block.prod()) if rows > 1 else 1)
+    if (scale != scale[..., :1]).any():
+        return "Col2Im adds up what is scaled differently"
+    scale = scale[..., 0].reshape(batch, -1, *(1,) * block.size)
+    return scale, np.zeros_like(scale)
 
 
 def softmax(at: Reading) -> Carried:

@@ -21,7 +21,7 @@ import torch
 
 from normdeploy.array_types import Floats, Shape
 from normdeploy.graph.summed_axis import summed_axis
-from normdeploy.verification.derivation.gauges import Claim
+from normdeploy.verification.derivation.gauges import Claim, is_as_fine
 from normdeploy.verification.derivation.regions.compared_points import points
 from normdeploy.verification.derivation.regions.differences import differs, not_finite_alike
 from normdeploy.verification.derivation.regions.region_losses import lost_at
@@ -101,6 +101,7 @@ def _confirmed(
         claims: dict[ir.Value, Claim] = {}
         there = {**leaves, **dict.fromkeys(moves or ())}
         ours = _region(relation.source, target.value, lambda w: _claimed(relation, w, there, claims), {})
+        _require_as_fine(relation, theirs, value, ours, target.value)
     except _Outside as error:
         return f"{kind(node)}: {error}"
     if not ours and not any(claim.value in there for claim in claims.values()):
@@ -173,7 +174,15 @@ def _compared(
 
 
 def _is_told(relation: Relation, v: ir.Value) -> bool:
-    """Tell whether a value of the file is known to stand for one of the source, or to hold its rows."""
+    """Tell whether a value of the file is known to stand for one of the source, or to hold its rows.
+
+    Of a Cast that keeps each number what it reads is asked: the source may read that in both types.
+    """
+    node, side = v.producer(), relation.file
+    if node is not None and _converts(side, node) and node.inputs[0] is not None:
+        read = node.inputs[0]
+        if is_as_fine(side.type_of(v), side.type_of(read)) and _is_told(relation, read):
+            return False
     return v in relation.by_file or v in relation.in_rows
 
 
@@ -221,9 +230,6 @@ def _region(
     if not leaves and not found:
         raise _Outside("it reads nothing")
     for node in found:
-        cast = kind(node) in ("Cast", "CastLike")
-        if cast and side.type_of(node.outputs[0]) != side.type_of(node.inputs[0] or node.outputs[0]):
-            raise _Outside("a Cast rounds")
         if node.attributes.get_int("training_mode", 0):
             raise _Outside("a norm of the batch")
         read = [v for v in inputs_of(node) if v is not None]
@@ -236,6 +242,27 @@ def _region(
         if not smooth(side, node):
             raise _Outside("a root of what may be the square of one number")
     return sorted(found, key=side.places.__getitem__)
+
+
+def _require_as_fine(
+    relation: Relation, theirs: list[ir.Node], value: ir.Value, ours: list[ir.Node], wanted: ir.Value
+) -> None:
+    """Refuse Casts by which the file keeps less than the source, or the source rounds to less than its result holds."""
+    file, source = relation.file, relation.source
+    if not any(_converts(source, node) for node in ours) and not any(_converts(file, node) for node in theirs):
+        return
+    final, types = source.type_of(wanted), {source.type_of(made) for node in ours for made in node.outputs}
+    rounds = any(_converts(source, node) and not is_as_fine(source.type_of(node.outputs[0]), final) for node in ours)
+    kept = {file.type_of(made) for node in theirs for made in node.outputs if made is not value}
+    if rounds or not is_as_fine(file.type_of(value), final):
+        raise _Outside("a Cast rounds")
+    if not all(is_as_fine(its, other) for its in kept for other in (*types, final)):
+        raise _Outside("it computes in a type that keeps less than the source's")
+
+
+def _converts(side: Side, node: ir.Node) -> bool:
+    made = side.type_of(node.outputs[0])
+    return kind(node) in ("Cast", "CastLike") and made != side.type_of(node.inputs[0] or node.outputs[0])
 
 
 def _is_analytic(node: ir.Node) -> bool:
