@@ -29,9 +29,9 @@ from dataclasses import replace
 import numpy as np
 import onnx_ir as ir
 
-from normdeploy.array_types import Floats, Shape
+from normdeploy.array_types import Shape
 from normdeploy.errors import GraphError
-from normdeploy.graph.derivation import Derivation, Exact, Hint
+from normdeploy.graph.derivation import Derivation, Hint
 from normdeploy.graph.operator_evaluation import OPERATOR_ERRORS
 from normdeploy.verification.derivation.gauges import Claim
 from normdeploy.verification.derivation.integers.on_integers import OnIntegers
@@ -121,8 +121,7 @@ class _Checker:
         theirs = {str(value.name): value for value in relation.file.graph.outputs}
         names = list(outputs) if outputs is not None else list(theirs)
         live = rows_behind(self.rows, (theirs[name] for name in names))
-        numbers: dict[Hint | Exact, Floats | None] = dict(self.constants.used.items())
-        report = Report(live, used={**dict.fromkeys(self.used), **numbers})
+        report = Report(live, used={**dict.fromkeys(self.used), **self.constants.used})
         report.to_be_seen, report.lost = self.shown.of(report.open, self.rows.values())
         report.bodies, report.bodies_of_source = self.shown.bodies, self.shown.bodies_of_source
         if len(names) != len(relation.source.graph.outputs):
