@@ -84,11 +84,20 @@ class Branches(nn.Module):
         return x.mean(1, keepdim=True) + F.gelu(self.layer(self.last(total).permute(0, 2, 3, 1))).permute(0, 3, 1, 2)
 
 
+class RowOfKernels(nn.Sequential):
+    """Two kernels that become one, a layer over another axis than the norm's, and the norm."""
+
+    def __init__(self) -> None:
+        first, second = nn.Conv2d(3, 6, 1), nn.Conv2d(6, 6, (3, 1), groups=6)
+        super().__init__(first, second, nn.Linear(6, 4), nn.BatchNorm2d(6))
+
+
 CASES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "heads": (Heads, (2, 5, 8)),
     "linear attention": (LinearAttention, (2, 5, 8)),
     "upsampled": (Upsampled, (2, 6)),
     "branches": (Branches, (2, 6, 11, 11)),
+    "kernels in a row": (RowOfKernels, (2, 3, 6, 6)),
 }
 
 

@@ -15,7 +15,7 @@ NOISE = 1e-12
 ROOM = 64.0
 """Units of rounding of the source's own terms that storing may move a result; operands count as of size 1 in them."""
 
-VANISHING, _VAST = 2.0**-200, 2.0**150
+VANISHING, VAST = 2.0**-200, 2.0**150
 """What a scale of 0 counts as where its inverse scales what it is computed of, and what no other scale exceeds."""
 
 _ROUNDOFF = {
@@ -93,7 +93,7 @@ class Claim(ScaledValue):
 
 def stands_for_nothing(scale: Floats) -> Array:
     """Tell which scales are vast: the file holds 0 there, which only a map by 0 makes the source's again."""
-    found: Array = np.abs(scale) > _VAST
+    found: Array = np.asarray(np.abs(scale) > VAST)
     return found
 
 
@@ -109,7 +109,7 @@ def composed(outer: Floats, add: Floats, scale: Floats, shift: Floats) -> tuple[
     less than any number, by a scale that is vast; so the 0 is less than any number here, and their product a scale.
     """
     if not np.all(outer):
-        outer = np.where((outer == 0) & (np.abs(scale) > _VAST), VANISHING, outer)
+        outer = np.where((outer == 0) & (np.abs(scale) > VAST), VANISHING, outer)
     product, moved = outer * scale, outer * shift
     product = np.where(np.abs(product - 1) <= NOISE, 1.0, product)
     total = np.asarray(moved + add)

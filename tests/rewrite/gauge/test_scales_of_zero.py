@@ -51,6 +51,11 @@ NETWORKS = {
     ),
     "behind one that stays": (lambda: nn.Sequential(nn.BatchNorm2d(3), nn.ReLU(), nn.BatchNorm2d(3), conv(2)), 1),
     "where a stream and a branch are joined": (Joined, 2),
+    "behind a layer over another axis": (lambda: nn.Sequential(conv(6), nn.Linear(6, 4), nn.BatchNorm2d(6)), 0),
+    "behind a row of kernels and a layer over another axis": (
+        lambda: nn.Sequential(conv(6), nn.Conv2d(6, 6, (3, 1), groups=6), nn.Linear(6, 4), nn.BatchNorm2d(6)),
+        0,
+    ),
 }
 
 

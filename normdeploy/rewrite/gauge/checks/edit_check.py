@@ -104,8 +104,8 @@ def _check_of(context: RewriteContext, edit: Edit) -> Check | None:
                 return Check(edit)
             axes = {value: summed_axis(value) for value in read}
             drawn |= {value: torch.softmax(drawn[value], axis) for value, axis in axes.items() if axis is not None}
-            drawn |= {value: _written_as_nothing(at, value, drawn[value]) for value in read}
-            plain = {value: _plain(at, value, drawn[value]) for value in read}
+            pairs = {value: _left_of_nothing(at, value, drawn[value]) for value in read}
+            plain, drawn = {value: old for value, (old, _) in pairs.items()}, {v: new for v, (_, new) in pairs.items()}
             far = any(is_far(at, value) for value in read)  # what rounding hides is looked for position by position
             later = {value: _plain(at, value, drawn[value], moved=False) for value in read}
             ahead = Ahead(later, None if far else context.rng)
@@ -165,16 +165,16 @@ def _plain(at: Solution, value: ir.Value, drawn: Tensor, *, moved: bool = True) 
     return torch.from_numpy(np.asarray(scale * drawn.numpy() + shift))  # a scalar's is no array
 
 
-def _written_as_nothing(at: Solution, value: ir.Value, drawn: Tensor) -> Tensor:
-    """Return x' with 0 where its scale stands for infinity: there the weights that write it are 0."""
-    gauge = at.ties.of.get(value)
+def _left_of_nothing(at: Solution, value: ir.Value, drawn: Tensor) -> tuple[Tensor, Tensor]:
+    """Return x and x'; where its scale stands for infinity x is anything, and -t / s is what is left of it."""
+    gauge, plain = at.ties.of.get(value), _plain(at, value, drawn)
     if gauge is None or not drawn.is_floating_point():
-        return drawn
-    endless = np.abs(at.scale(gauge)) * VANISHES > 1
+        return plain, drawn
+    endless = np.asarray(np.abs(at.scale(gauge)) * VANISHES > 1)
     if not endless.any():
-        return drawn
-    _require_cells(gauge, drawn)
-    return torch.where(torch.from_numpy(np.asarray(endless)), 0.0, drawn)
+        return plain, drawn
+    there, rest = torch.from_numpy(endless), torch.from_numpy(np.asarray(-at.shift(gauge) / at.scale(gauge)))
+    return torch.where(there, drawn, plain), torch.where(there, rest, drawn)
 
 
 def _require_cells(gauge: Gauge | None, drawn: Tensor) -> None:

@@ -22,6 +22,7 @@ from normdeploy.graph.operator_evaluation import as_operand
 from normdeploy.verification.derivation.gauges import Claim
 from normdeploy.verification.derivation.regions.compared_points import draw
 from normdeploy.verification.derivation.regions.differences import TOLERANCE, differs
+from normdeploy.verification.derivation.regions.vast_scales import brought, held_by_file, read_by_source, wanted
 from normdeploy.verification.derivation.related.relation import Relation, Target
 from normdeploy.verification.derivation.related.stored_rounding import Wrong
 from normdeploy.verification.derivation.related.unrounded import Constants
@@ -169,9 +170,13 @@ class Regions:
         for w, claim in self.claims.items():
             move = self.moves.get(claim.value)
             held = drawn[claim.value] if move is None else evaluate_node(move, [drawn[v] for v in move.inputs if v])[0]
-            held = held.reshape(self.relation.source.shapes(w)[k]) if claim.rows else held
-            given[w] = _of(claim, held) if lost is None or not claim.tells_less else _off(held, claim, *lost)
-        return self._evaluate(self.relation.source, self.ours, self.target.value, given, k, moved, None, noise=noise)
+            held = held.reshape(self.relation.source.shapes(w)[k]) if claim.rows else self._held(claim.value, held)
+            found = _of(claim, held) if lost is None or not claim.tells_less else _off(held, claim, *lost)
+            given[w] = read_by_source(claim, held, found, self.moves, len(given))
+        return wanted(
+            self.target,
+            self._evaluate(self.relation.source, self.ours, self.target.value, given, k, moved, None, noise=noise),
+        )
 
     def have(
         self,
@@ -184,10 +189,14 @@ class Regions:
     ) -> Tensor:
         """Return the results of the file's region, brought to the source's; with its constants as they are stored."""
         constants = None if stored else self.constants
-        found = self._evaluate(self.relation.file, self.theirs, self.value, drawn, k, moved, constants, noise=noise)
+        given = {value: self._held(value, tensor) for value, tensor in drawn.items()}
+        found = self._evaluate(self.relation.file, self.theirs, self.value, given, k, moved, constants, noise=noise)
         if self.target.rows:
             found = found.reshape(self.relation.source.shapes(self.target.value)[k])
-        return found * torch.from_numpy(self.target.scale) + torch.from_numpy(self.target.shift)
+        return brought(self.target, found)
+
+    def _held(self, value: ir.Value, drawn: Tensor) -> Tensor:
+        return held_by_file(self.claims.values(), value, drawn, self.moves)
 
     def _evaluate(
         self,
