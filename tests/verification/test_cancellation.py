@@ -245,6 +245,7 @@ def test_a_product_of_signs_errs_in_one_direction(graph_of: Graph, drifting: flo
     [
         ("MatMul(x, w)", np.outer([1, -1, 1], [0.5, 2.0]), True),  # a size per column
         ("MatMul(x, w)", np.outer([0.5, -1, 1], [1, 1]), False),
+        ("MatMul(x, w)", np.array([[1, 1], [1, -1], [1, 0.5]]), False),  # the first column's is one
         ("MatMul(x, w)", np.outer([0.0, -1, 1], [1, 1]), True),  # ternary
         ("Gemm<transB=1>(x, w)", np.outer([0.5, 2.0], [1, -1, 1]), True),
         ("Gemm<transB=1>(x, w)", np.outer([1, 1], [0.5, -1, 1]), False),

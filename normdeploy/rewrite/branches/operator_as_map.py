@@ -1,8 +1,8 @@
 """Which linear map an operator is of its first input that is no constant.
 
-Conv, AveragePool, a Pad of zeros, MatMul and Gemm by a constant, a bias Add, and the affine maps that are left
-(:mod:`normdeploy.rewrite.affine`). A value has its channels along axis 1, with positions behind it, or along its last
-axis; an affine map or a sum may be read both ways.
+Conv, AveragePool, a Pad of zeros, a Slice at its ends, MatMul and Gemm by a constant, a bias Add, and the affine maps
+that are left (:mod:`normdeploy.rewrite.affine`). A value has its channels along axis 1, with positions behind it, or
+along its last axis; an affine map or a sum may be read both ways.
 """
 
 from __future__ import annotations
@@ -10,19 +10,21 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import onnx_ir as ir
 
 from normdeploy.array_types import Floats
-from normdeploy.graph import Reader, constant64, constant_tensor, is_constant, parts64, tensor64
+from normdeploy.graph import Reader, constant_tensor, is_constant, parts64, tensor64
 from normdeploy.graph.linear_view import LINEAR, linear_of
-from normdeploy.graph.operator_inputs import optional, required, shape_of
+from normdeploy.graph.operator_inputs import required, shape_of
 from normdeploy.graph.traits import is_standard, kind_of
 from normdeploy.rewrite.affine.affine_node import affine_map, is_affine
 from normdeploy.rewrite.affine.constant import along
 from normdeploy.rewrite.affine.operator_names import describe
 from normdeploy.rewrite.branches.linear_map import LinearMap
+from normdeploy.rewrite.branches.widths import window_of_cut, window_of_pad
 from normdeploy.rewrite.branches.window import Apart, Sizes, Window
 
 
@@ -168,26 +170,13 @@ def _average(node: ir.Node) -> Reading | None:
     return Reading(source, (node,), LinearMap.diagonal(np.full(channels, 1 / taps), window=window, sizes=sizes))
 
 
-def _pad(node: ir.Node) -> Reading | None:
+def _alone(node: ir.Node, window_of: Callable[[ir.Node, int, Sizes], Window | None]) -> Reading | None:
+    """Return what widens or cuts its input and changes no number in it."""
     source, domain = required(node, 0), Frame.IMAGE.domain(required(node, 0))
-    widths, value, axes = constant64(optional(node, 1)), optional(node, 2), optional(node, 3)
-    if node.attributes.get_string("mode", "constant") != "constant" or widths is None or domain is None:
+    window = None if domain is None else window_of(node, *domain)
+    if domain is None or window is None:
         return None
-    fill = constant64(value)
-    if value is not None and (fill is None or fill.any()):
-        return None
-    (channels, sizes), rank = domain, len(domain[1]) + 2
-    named = range(rank) if axes is None else constant64(axes)
-    if named is None or (widths < 0).any():
-        return None
-    begin, end = [0] * rank, [0] * rank
-    for place, axis in enumerate(named):
-        begin[int(axis) % rank], end[int(axis) % rank] = int(widths[place]), int(widths[place + len(named)])
-    if any((*begin[:2], *end[:2])):
-        return None
-    ones = (1,) * len(sizes)
-    window = Window(ones, ones, ones, tuple(begin[2:]), tuple(end[2:]))
-    return Reading(source, (node,), LinearMap.diagonal(np.ones(channels), window=window, sizes=sizes))
+    return Reading(source, (node,), LinearMap.diagonal(np.ones(domain[0]), window=window, sizes=domain[1]))
 
 
 def _product(node: ir.Node) -> Reading | None:
@@ -244,7 +233,8 @@ _STEPS: dict[tuple[str, Frame], Callable[[ir.Node], Reading | None]] = {
     ("Conv", Frame.IMAGE): _convolution,
     ("ConvTranspose", Frame.IMAGE): _transposed,
     ("AveragePool", Frame.IMAGE): _average,
-    ("Pad", Frame.IMAGE): _pad,
+    ("Pad", Frame.IMAGE): partial(_alone, window_of=window_of_pad),
+    ("Slice", Frame.IMAGE): partial(_alone, window_of=window_of_cut),
     ("MatMul", Frame.ROWS): _product,
     ("Gemm", Frame.ROWS): _product,
     ("Add", Frame.ROWS): _bias,

@@ -29,7 +29,10 @@ class Apart(Exception):
 
 @dataclass(frozen=True)
 class Window:
-    """Taps, stride, dilation and zero padding per spatial axis; of no axis for a map of single positions."""
+    """Taps, stride, dilation and zero padding per spatial axis; of no axis for a map of single positions.
+
+    Where padding is below 0, the input is cut.
+    """
 
     size: Ints
     stride: Ints
@@ -61,7 +64,12 @@ class Window:
     @property
     def is_padded(self) -> bool:
         """Whether it reads zeros that are not in its input."""
-        return any(self.begin) or any(self.end)
+        return any(width > 0 for width in (*self.begin, *self.end))
+
+    @property
+    def cuts(self) -> bool:
+        """Whether it leaves out places at an end of its input, which a Conv cannot."""
+        return any(width < 0 for width in (*self.begin, *self.end))
 
     @property
     def is_point(self) -> bool:

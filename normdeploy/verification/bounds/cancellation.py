@@ -124,14 +124,17 @@ def of_one_size(node: ir.Node, index: int, operand: Tensor) -> bool:
     linear = _product(node)
     if linear is None or not operand.is_floating_point() or not operand.numel():
         return False
-    sizes = operand.abs()
+    rows = operand.unsqueeze(0)
     if index == linear.weight and operand.dim() >= 2:
         axis = 0 if linear.form is Form.CONVOLUTION else linear.output_axis(operand.dim())
         if axis is None:
             return False
-        sizes = sizes.movedim(axis, 0).flatten(1)
-    else:
-        sizes = sizes.reshape(1, -1)
+        rows = operand.movedim(axis, 0)
+    return _each_of_one_size(rows[:1]) and _each_of_one_size(rows)  # one row settles nearly all
+
+
+def _each_of_one_size(rows: Tensor) -> bool:
+    sizes = rows.flatten(1).abs() if rows.dim() > 1 else rows.reshape(1, -1).abs()
     largest = sizes.amax(1, keepdim=True)
     return bool(((sizes <= _EQUAL * largest) | (sizes >= (1 - _EQUAL) * largest)).all())
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from functools import cache, cached_property
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -26,7 +26,7 @@ from torch import Tensor
 from normdeploy.array_types import Array, Arrays, Floats
 from normdeploy.graph import FLOATS, Evaluator, ExactTensor, constant_tensor, tensor64
 from normdeploy.graph.evaluate import StandIn
-from normdeploy.graph.operator_evaluation import promote
+from normdeploy.graph.operator_evaluation import as_operand, promote
 from normdeploy.graph.walk import nodes_in
 from normdeploy.nn.as_numpy import to_numpy
 from normdeploy.verification.bounds.accuracy import gate_weights, rounds
@@ -34,9 +34,8 @@ from normdeploy.verification.bounds.cancellation import condensed, is_looked_at,
 from normdeploy.verification.bounds.counts import counting
 from normdeploy.verification.bounds.decisions import arithmetic_before, decides, held, held_nodes, representable
 from normdeploy.verification.bounds.noise_hook import NARROW, NoiseHook
+from normdeploy.verification.bounds.weight_noise import with_noise
 from normdeploy.verification.sides.flat_values import SMALLEST_NORMAL, Feeds
-
-_PATTERN = 1 << 18
 
 _LARGEST = 1 << 24
 """Constants with more elements are not condensed: sums that long do not cancel by chance."""
@@ -132,15 +131,13 @@ class NoisyGraph:
 
     def _perturbed(self, tensor: ir.TensorProtocol, number: int, reach: float, *, written: bool) -> ExactTensor:
         def compute() -> Floats:
-            value = tensor64(tensor)
-            start = (self._seed * 40503 + number * 7919) % _PATTERN
-            noise = _pattern()[start : start + min(value.size, _PATTERN)]
-            if value.size > _PATTERN:
-                noise = np.resize(noise, value.size)
-            noisy = np.asarray(value * (1 + reach * self._roundoff * noise.reshape(value.shape)))
+            if not self._roundoff:
+                return tensor64(tensor)
+            noisy = with_noise(tensor, reach * self._roundoff, self._seed * 40503 + number * 7919)
             if not (written and self._exact):
                 return noisy
-            return np.where(representable(torch.from_numpy(value.copy()), _WRITTEN).numpy(), value, noisy)
+            value = tensor64(tensor)
+            return np.where(representable(as_operand(value), _WRITTEN).numpy(), value, noisy)
 
         return ExactTensor(compute, tensor.dtype, tuple(int(n) for n in tensor.shape.numpy()), tensor.name)
 
@@ -152,8 +149,7 @@ class NoisyGraph:
             return None
         key = (str(value.name), node.op_type, index)
         if key not in self._condensed:
-            array = tensor64(tensor)
-            whole = torch.from_numpy(np.array(array))
+            whole = as_operand(tensor64(tensor))
             self._condensed[key] = condensed(node, index, whole)
             if of_one_size(node, index, whole):
                 self._one_size.add(key)
@@ -249,8 +245,8 @@ class NoisyGraph:
         Args:
             feeds: the inputs. roundoff: u to scale to. runs: noisy runs. seed: of the noise.
         """
-        self._roundoff = 0.0
-        clean, decisions = self._clean(self._fast, feeds)
+        # weights that are as they are stored need no copy: those with noise are computed anew at each use
+        clean, decisions = self._clean(Evaluator(self.graph, dtype=torch.float32), feeds)
         noisy = (self._run_fast(feeds, seed + 1000 * run + 1, decisions) for run in range(runs))
         for found in deviations([c.astype(np.float64) for c in clean], noisy, runs):
             yield [s * (roundoff / FAST_ROUNDOFF) for s in found]
@@ -268,12 +264,6 @@ class NoisyGraph:
         given: dict[str, Any] = {"roundoff": roundoff, "floor": floor, "plain": plain, "decisions": decisions}
         noisy = (self.run(feeds, seed=seed + 1000 * run + 1, **given).values() for run in range(runs))
         yield from deviations(clean, noisy, runs)
-
-
-@cache
-def _pattern() -> Floats:
-    """Return the noise that weights take their piece of: 4 MB, of all graphs."""
-    return np.tile(np.random.default_rng(0).uniform(-1, 1, _PATTERN), 2)
 
 
 def deviations(clean: Sequence[Array], noisy: Iterable[Iterable[Array]], runs: int) -> Iterator[list[Array]]:

@@ -166,7 +166,7 @@ class Regions:
             lost: what lost digits is read as it was drawn, whatever its gauge, and is off by this unit of rounding
                 of that, by signs along an axis.
         """
-        given = {}
+        given: dict[ir.Value, Tensor] = {}
         for w, claim in self.claims.items():
             move = self.moves.get(claim.value)
             held = drawn[claim.value] if move is None else evaluate_node(move, [drawn[v] for v in move.inputs if v])[0]

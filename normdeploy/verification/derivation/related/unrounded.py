@@ -11,7 +11,7 @@ from torch import Tensor
 
 from normdeploy.array_types import Array, Floats
 from normdeploy.graph import FLOATS, constant_tensor, evaluate_node
-from normdeploy.graph.derivation import Derivation, Exact
+from normdeploy.graph.derivation import Derivation, Exact, Hint
 from normdeploy.graph.operator_evaluation import as_operand
 from normdeploy.verification.derivation.related.meant import Meant
 from normdeploy.verification.derivation.related.stored_rounding import Wrong, compare
@@ -33,7 +33,7 @@ class Constants:
 
     file: Side
     derivation: Derivation
-    used: dict[Exact, Floats] = field(default_factory=dict)
+    used: dict[Hint | Exact, Floats | None] = field(default_factory=dict)
     _named: dict[tuple[str, str], list[Exact]] = field(default_factory=dict)
     _keyed: dict[tuple[str, str], list[Exact]] = field(default_factory=dict)
     _found: dict[tuple[ir.Node, str], Floats | None] = field(default_factory=dict)
