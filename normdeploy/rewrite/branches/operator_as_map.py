@@ -1,7 +1,7 @@
 """Which linear map an operator is of its first input that is no constant.
 
-Conv, ConvTranspose, AveragePool, a Pad of zeros, a Slice at its ends, MatMul and Gemm by a constant, a bias Add, and maps
-that are left (:mod:`normdeploy.rewrite.affine`). A value has its channels along axis 1, with positions behind it, or
+Conv, ConvTranspose, AveragePool, a Pad of zeros, a Slice at its ends, MatMul and Gemm by a constant, a bias Add, and the
+maps that are left (:mod:`normdeploy.rewrite.affine`). A value has its channels along axis 1, with positions behind it, or
 along its last axis; an affine map or a sum may be read both ways.
 """
 
