@@ -1,8 +1,8 @@
 """Which linear map an operator is of its first input that is no constant.
 
-Conv, ConvTranspose, AveragePool, a Pad of zeros, a Slice at its ends, MatMul and Gemm by a constant, a bias Add, and the
-maps that are left (:mod:`normdeploy.rewrite.affine`). A value has its channels along axis 1, with positions behind it, or
-along its last axis; an affine map or a sum may be read both ways.
+Conv, ConvTranspose, AveragePool, a Pad of zeros, a Slice at its ends, MatMul and Gemm by a constant, a bias Add, and
+the affine maps that are left (:mod:`normdeploy.rewrite.affine`). A value has its channels along axis 1, with positions
+behind it, or along its last axis; an affine map or a sum may be read both ways.
 """
 
 from __future__ import annotations
