@@ -128,6 +128,28 @@ GRAPHS: dict[str, Graph] = {
             "b": drawn(4),
         },
     ),
+    "narrow kernels of what is cut": Graph(
+        """g (float[N,3,5,6] x) => (float[N,4,3,4] y) { a = Conv(x, w) r = Slice(x, one, end, rows) p = Conv(r, p1)
+            c = Slice(x, one, end, columns) q = Conv(c, q1, b) s = Add(a, p) y = Add(s, q) }""",
+        PICTURES,
+        {
+            "w": drawn(4, 3, 3, 3),
+            "p1": drawn(4, 3, 1, 3),
+            "q1": drawn(4, 3, 3, 1),
+            "b": drawn(4),
+            "one": np.array([1]),
+            "end": np.array([-1]),
+            "rows": np.array([2]),
+            "columns": np.array([3]),
+        },
+    ),
+    "transposed convolutions in a sum": Graph(
+        """g (float[N,3,H,W] x) => (float[N,4,K,L] y) {
+            a = ConvTranspose<strides = [2, 2], pads = [1, 1, 1, 1]>(x, w) p = Conv(x, u)
+            q = ConvTranspose<strides = [2, 2]>(p, z, b) r = BatchNormalization(q, g, h, m, v) y = Add(a, r) }""",
+        [{"x": (n, 3, n + 3, n + 4)} for n in (1, 2)],
+        {"w": drawn(3, 4, 4, 4), "u": drawn(3, 3, 1, 1), "z": drawn(3, 4, 2, 2), "b": drawn(4), **norm(4)},
+    ),
     "Einsum": Graph(
         """g (float[N,T,4] x) => (float[N,T,5] y) {
             a = Mul(x, s) b = Einsum<equation = "nti,oi->nto">(a, w) y = Add(b, c) }""",

@@ -76,10 +76,12 @@ class OverDeviation(nn.Module):
         return self.gain * (x - mean) / (deviation + 1e-6) + self.bias
 
 
-def test_a_norm_in_half_precision_is_confirmed_for_every_input():
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
+def test_a_norm_over_the_deviation_is_confirmed_for_every_input(dtype: torch.dtype):
+    """In float64 the file has no LayerNormalization, whose epsilon is a float32: it squares what is centred."""
     torch.manual_seed(0)
-    net = nn.Sequential(nn.Linear(16, 32), OverDeviation(32), nn.ReLU(), nn.Linear(32, 8)).eval().half()
-    traced = trace(net, torch.randn(3, 16).half()).model
+    net = nn.Sequential(nn.Linear(16, 32), OverDeviation(32), nn.ReLU(), nn.Linear(32, 8)).eval().to(dtype)
+    traced = trace(net, torch.randn(3, 16).to(dtype)).model
     found = rewrite(traced)
     assert [row.action for row in found.ledger] == ["fused"]
     assert check_derivation(traced, found.model, found.derivation, [{"input": (3, 16)}, {"input": (5, 16)}]).confirmed

@@ -99,8 +99,13 @@ def sites(search: Search, root: ir.Node, *, paying: bool = False) -> Iterator[Si
     pays = multiply_adds.pays(root.outputs[0], maps_go=maps_go) if paying else None
     for part in [] if tree is None else [part for frame in Frame for part in search.sums(tree, frame, pays=pays)]:
         if part.weighted:
-            whole = part.whole if part.whole is not None and part.whole.weighted else None
-            yield Site(root, part.frame, whole, tuple(part.rest), part.tree.nodes, part.refused, maps_go)
+            whole, refused = part.whole if part.whole is not None and part.whole.weighted else None, part.refused
+            if whole is not None and whole.map.window.cuts:
+                refused, whole = (
+                    (*refused, Refusal("all of them cut their input: cut it once, in front", whole.nodes)),
+                    None,
+                )
+            yield Site(root, part.frame, whole, tuple(part.rest), part.tree.nodes, refused, maps_go)
     if not operator_as_map.has_weights(root) and not is_bias(root):
         return
     result = root.outputs[0]
@@ -114,7 +119,12 @@ def sites(search: Search, root: ir.Node, *, paying: bool = False) -> Iterator[Si
     found = search.of(result, frame)
     for reading in found.readings.values():
         several = len(reading.weighted) > 1 or any(is_standard(node, "Pad") for node in reading.nodes)
-        if several and reading.nodes[0].op_type != "Add" and not is_affine(reading.nodes[0]):
+        if (
+            several
+            and not reading.map.window.cuts
+            and reading.nodes[0].op_type != "Add"
+            and not is_affine(reading.nodes[0])
+        ):
             yield Site(root, frame, reading, maps_go=maps_go)
     for refusal in found.refused.values():
         if refusal.weighted > 1 and refusal.reading is not None:
@@ -209,8 +219,10 @@ def explain(context: RewriteContext, search: Search, root: ir.Node, said: set[ir
 def _feeds(context: RewriteContext, reading: Reading, site: Site) -> dict[ir.Value, torch.Tensor]:
     """Draw inputs of the check: few rows, or as many positions as show both borders and an interior.
 
-    What padding, strides and ceil_mode make of a size depends on its remainder by the strides alone.
+    What padding, strides and ceil_mode make of a size depends on its remainder by the strides alone; a Slice may name
+    places of the size there is.
     """
+    whole = any(is_standard(node, "Slice") for node in reading.nodes)
     window, mapping, shape = reading.map.window, reading.map, reading.source.shape
     if site.frame is Frame.ROWS:
         rank = 2 if shape is None else shape.rank()
@@ -219,6 +231,8 @@ def _feeds(context: RewriteContext, reading: Reading, site: Site) -> dict[ir.Val
         dims = [1, mapping.ins]
         for axis, (known, stride) in enumerate(zip(mapping.sizes, window.stride, strict=True)):
             size = max(window.reach, 2) + axis  # sizes differ by axis so that swapped axes show
-            dims.append(size if known is None else min(size + (known - size) % stride, known))
+            if known is not None:
+                size = known if whole else min(size + (known - size) % stride, known)
+            dims.append(size)
     drawn = {reading.source: context.normal(dims)}
     return trees.one_number_each(context, site.rest, len(dims)) | drawn

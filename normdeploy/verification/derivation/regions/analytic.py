@@ -176,12 +176,15 @@ def _compared(
 def _is_told(relation: Relation, v: ir.Value) -> bool:
     """Tell whether a value of the file is known to stand for one of the source, or to hold its rows.
 
-    Of a Cast that keeps each number what it reads is asked: the source may read that in both types.
+    Of a Cast that keeps each number what it reads is asked: the source may read that in both types. So it is of a
+    square: drawn by itself it would be negative at times, where no root is.
     """
     node, side = v.producer(), relation.file
-    if node is not None and _converts(side, node) and node.inputs[0] is not None:
-        read = node.inputs[0]
-        if is_as_fine(side.type_of(v), side.type_of(read)) and _is_told(relation, read):
+    read = node.inputs[0] if node is not None and node.inputs else None
+    if node is not None and read is not None:
+        exact = _converts(side, node) and is_as_fine(side.type_of(v), side.type_of(read))
+        square = kind(node) == "Mul" and node.inputs[0] is node.inputs[1]
+        if (exact or square) and _is_told(relation, read):
             return False
     return v in relation.by_file or v in relation.in_rows
 

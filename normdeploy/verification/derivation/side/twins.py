@@ -9,7 +9,9 @@ import onnx_ir as ir
 
 from normdeploy.graph.traits import Trait, has
 from normdeploy.verification.derivation.side.checked_side import Side
+from normdeploy.verification.derivation.side.reduced_axes import reduced
 from normdeploy.verification.derivation.side.result_sizes import said_of
+from normdeploy.verification.derivation.side.value_facts import ranks_in
 
 
 def twins_of(side: Side) -> dict[ir.Value, tuple[ir.Value, ...]]:
@@ -32,7 +34,7 @@ def _computed_twice(side: Side) -> dict[ir.Value, tuple[ir.Value, ...]]:
         said = None if draws else said_of(node, side.imports)
         if said is None:
             continue
-        like = first.setdefault((said, tuple(_key(side, stands, value) for value in node.inputs)), node)
+        like = first.setdefault((said, _operands(side, stands, node)), node)
         if like is node:
             continue
         for value, one in zip(node.outputs, like.outputs, strict=False):
@@ -41,6 +43,15 @@ def _computed_twice(side: Side) -> dict[ir.Value, tuple[ir.Value, ...]]:
     if all(side.tensor(value) is not None or side.is_sized(value) for value in found):
         return {}
     return {value: tuple(v for v in alike if v is not value) for alike in found.values() for value in alike}
+
+
+def _operands(side: Side, stands: dict[ir.Value, ir.Value], node: ir.Node) -> tuple[Hashable, ...]:
+    """Return what tells a node's operands, the axes of a reduction however they are written: torch counts some of them
+    from the end, and those of a deviation not."""
+    keys = [_key(side, stands, value) for value in node.inputs]
+    rank = ranks_in(side)(node.inputs[0]) if len(keys) > 1 and has(node, Trait.REDUCES) and node.inputs[0] else None
+    axes = None if rank is None else reduced(side, node, rank)
+    return tuple(keys) if axes is None else (keys[0], axes)
 
 
 def _key(side: Side, stands: dict[ir.Value, ir.Value], value: ir.Value | None) -> Hashable:
