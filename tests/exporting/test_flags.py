@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from normdeploy.errors import ModeError
+from normdeploy.exporting.module import mode_flags
 from normdeploy.exporting.module.mode import evaluation_mode
 from normdeploy.exporting.module.mode_flags import training_flags
 from normdeploy.exporting.trace import trace
@@ -245,5 +246,6 @@ def test_torch_is_not_asked_for_flags_that_a_module_does_not_have(monkeypatch: p
     module = nn.LayerNorm(4)
     module.in_training = True
     monkeypatch.setattr(nn.Module, "__getattr__", missing)
+    monkeypatch.setitem(mode_flags._LOOKED_UP, "__getattr__", missing)
     assert [flag.name for flag in training_flags(module)] == ["in_training"]
     assert asked == []

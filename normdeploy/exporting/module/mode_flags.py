@@ -74,6 +74,13 @@ def training_flags(value: Any) -> Iterator[Flag]:
             yield Flag(name, held, _word(type(value), held))
 
 
+_LOOKED_UP: dict[str, object] = {
+    "__getattr__": nn.Module.__getattr__,
+    "__getattribute__": object.__getattribute__,
+}
+"""How attributes of modules are looked up, where their class does not do it in its own way."""
+
+
 def _held(value: Any, name: str) -> object:
     """Return an attribute, None where there is none.
 
@@ -81,8 +88,7 @@ def _held(value: Any, name: str) -> object:
     than all else that is asked of a module.
     """
     kind = type(value)
-    plain = getattr(kind, "__getattr__", None) is nn.Module.__getattr__
-    plain = plain and kind.__getattribute__ is object.__getattribute__
+    plain = isinstance(value, nn.Module) and all(getattr(kind, way) is usual for way, usual in _LOOKED_UP.items())
     if plain and name not in vars(value) and not hasattr(kind, name):
         return None
     return getattr(value, name, None)
