@@ -21,10 +21,10 @@ from normdeploy.graph.traits import Trait, has, is_standard
 from normdeploy.graph.walk import nodes_in
 from normdeploy.rewrite.infer import infer_missing_types
 from normdeploy.rewrite.qonnx_to_standard import LowerQonnx
-from normdeploy.verification.bounds.accuracy import FUNCTIONS
 from normdeploy.verification.sides.declared_shapes import DeclaredShapes
 from normdeploy.verification.sides.exact_agreement import is_float
 from normdeploy.verification.sides.flat_values import UNIT_ROUNDOFF, Feeds, run_evaluator
+from normdeploy.verification.sides.function_accuracy import FUNCTIONS
 from normdeploy.verification.sides.grids import unquantized
 from normdeploy.verification.sides.kernels import known_kernels
 from normdeploy.verification.sides.sessions import Setting, open_session, require_run, run_session
