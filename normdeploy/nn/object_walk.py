@@ -8,6 +8,7 @@ each object once (cycles are safe).
 from __future__ import annotations
 
 import functools
+import operator
 import sys
 import types
 from collections import deque
@@ -212,7 +213,7 @@ def unregistered_tensors(model: nn.Module, reached: Iterable[Reached] | None = N
 
 
 def _same(left: Mapping[Any, Any], right: Mapping[Any, Any]) -> bool:
-    return list(left) == list(right) and all(left[key] is right[key] for key in left)
+    return list(left) == list(right) and all(map(operator.is_, left.values(), right.values()))
 
 
 class Snapshot:

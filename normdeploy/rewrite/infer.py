@@ -10,6 +10,7 @@ import onnx
 import onnx_ir as ir
 
 from normdeploy.errors import GraphError, NormdeployError, RewriteError
+from normdeploy.graph.ceiled_pools import show_ceiled_pools
 from normdeploy.graph.edit import is_read
 from normdeploy.graph.exact import FLOATS
 from normdeploy.graph.fitting_sizes import require_fit
@@ -198,6 +199,7 @@ def described(model: ir.Model, nodes: Sequence[ir.Node] | None = None) -> onnx.M
         for output in node.outputs:
             if output.name and output.type is not None:
                 _show(output, (graph.output if output.is_graph_output() else graph.value_info).add())
+    show_ceiled_pools(proto)
     return proto
 
 

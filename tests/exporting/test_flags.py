@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import enum
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
 from normdeploy.errors import ModeError
+from normdeploy.exporting.module import mode_flags
 from normdeploy.exporting.module.mode import evaluation_mode
+from normdeploy.exporting.module.mode_flags import training_flags
 from normdeploy.exporting.trace import trace
 from normdeploy.inspection import inspect
 from normdeploy.rewrite import rewrite
@@ -198,3 +201,51 @@ def test_a_flag_that_goes_with_layers_is_no_mode(kind):
         assert torch.equal(model(x), model[0].scale(x) + model[0].branch(x))
     assert not report.switched
     assert not inspect(model, x).of_kind("outside-eval")
+
+
+class Answers(nn.Module):
+    """Answers for what it does not hold."""
+
+    def __getattr__(self, name: str) -> Any:
+        return True if name == "is_training" else super().__getattr__(name)
+
+
+class AnswersFirst(nn.Module):
+    """Is asked before anything is looked up."""
+
+    def __getattribute__(self, name: str) -> Any:
+        return True if name == "is_training" else super().__getattribute__(name)
+
+
+class OfTheClass(nn.Module):
+    is_training = True
+
+
+class Computed(nn.Module):
+    @property
+    def mode(self) -> str:
+        return "train"
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [(Answers, "is_training"), (AnswersFirst, "is_training"), (OfTheClass, "is_training"), (Computed, "mode")],
+)
+def test_a_flag_is_seen_wherever_a_module_has_it_from(kind: type[nn.Module], name: str):
+    assert [flag.name for flag in training_flags(kind())] == [name]
+
+
+def test_torch_is_not_asked_for_flags_that_a_module_does_not_have(monkeypatch: pytest.MonkeyPatch):
+    """To be told that there is none took longer than all else that is asked of a module."""
+    asked: list[str] = []
+
+    def missing(self: nn.Module, name: str) -> Any:
+        asked.append(name)
+        raise AttributeError(name)
+
+    module = nn.LayerNorm(4)
+    module.in_training = True
+    monkeypatch.setattr(nn.Module, "__getattr__", missing)
+    monkeypatch.setitem(mode_flags._LOOKED_UP, "__getattr__", missing)
+    assert [flag.name for flag in training_flags(module)] == ["in_training"]
+    assert asked == []

@@ -273,6 +273,7 @@ BRANCHES = {
             f"{PARALLEL}::test_identity_affine_and_pool_branches_are_kernels",
             f"{LINEAR}::test_a_sum_of_matmuls_is_one",
             f"{LINEAR}::test_a_sum_of_gemms_is_one_whatever_their_attributes",
+            f"{PARALLEL}::test_a_sum_of_transposed_convolutions_is_one",
             "branches/test_pads.py::test_narrow_kernels_that_read_less_of_a_picture_are_in_the_whole_one",
         ),
         (f"{PARALLEL}::test_what_is_not_exact_or_does_not_pay_stays", f"{LINEAR}::test_what_is_not_exact_stays"),

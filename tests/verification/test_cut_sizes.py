@@ -9,10 +9,13 @@ import onnx
 import onnx_ir as ir
 import pytest
 
+from normdeploy.array_types import Array
+from normdeploy.graph.computed_constants import computed_constant
 from normdeploy.verification import verify
 from normdeploy.verification.derivation.side.competing_constants import cuts_nothing, fills
 from normdeploy.verification.record.answers import Question, Status
 from normdeploy.verification.record.verdict import Verdict
+from normdeploy.verification.samples import cut_sizes
 from normdeploy.verification.samples.cut_sizes import compared_scales
 
 ROWS = """<ir_version: 10, opset_import: ["": 21]> g (float[n, 4] x) => (float[n, 4] y)
@@ -185,7 +188,23 @@ def test_bounds_that_cut_nothing(made: str, nothing: bool) -> None:
         ("a = Add(x, tiny) h = Min(a, far)", [1e-12, 1e5]),
         ("h = Max(x, two)", []),
         ("a = Exp(x) h = Min(a, far)", []),
+        ("b = Mul(far, two) a = Abs(x) h = Min(a, b)", [2e5]),
+        ("b = Mul(far, two) c = Identity(b) a = Abs(x) d = Min(c, a) h = Max(d, tiny)", [1e-12, 2e5]),
     ],
 )
 def test_sizes_of_inputs(made: str, sizes: list[float]) -> None:
     assert np.allclose(compared_scales(opened(ROWS, made).inputs[0]), sizes)
+
+
+def test_what_hangs_on_the_inputs_is_not_looked_up_as_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a deep network that would be a walk up through it for each of its operators."""
+    asked: list[str] = []
+
+    def noted(value: ir.Value | None) -> Array | None:
+        asked.append("" if value is None else str(value.name))
+        return computed_constant(value)
+
+    monkeypatch.setattr(cut_sizes, "computed_constant", noted)
+    model = opened(ROWS, "b = Mul(far, two) a = Abs(x) d = Add(a, a) e = Add(d, tiny) h = Min(e, b)")
+    assert np.allclose(compared_scales(model.inputs[0]), [1e-12, 2e5])
+    assert asked == ["tiny", "b"]

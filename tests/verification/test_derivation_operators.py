@@ -143,6 +143,13 @@ GRAPHS: dict[str, Graph] = {
             "columns": np.array([3]),
         },
     ),
+    "transposed convolutions in a sum": Graph(
+        """g (float[N,3,H,W] x) => (float[N,4,K,L] y) {
+            a = ConvTranspose<strides = [2, 2], pads = [1, 1, 1, 1]>(x, w) p = Conv(x, u)
+            q = ConvTranspose<strides = [2, 2]>(p, z, b) r = BatchNormalization(q, g, h, m, v) y = Add(a, r) }""",
+        [{"x": (n, 3, n + 3, n + 4)} for n in (1, 2)],
+        {"w": drawn(3, 4, 4, 4), "u": drawn(3, 3, 1, 1), "z": drawn(3, 4, 2, 2), "b": drawn(4), **norm(4)},
+    ),
     "Einsum": Graph(
         """g (float[N,T,4] x) => (float[N,T,5] y) {
             a = Mul(x, s) b = Einsum<equation = "nti,oi->nto">(a, w) y = Add(b, c) }""",

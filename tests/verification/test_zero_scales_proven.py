@@ -92,12 +92,26 @@ class RowOfKernels(nn.Sequential):
         super().__init__(first, second, nn.Linear(6, 4), nn.BatchNorm2d(6))
 
 
+class Positions(nn.Module):
+    """A shift along another axis in front of the norm, and a layer scale behind it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm = nn.Conv1d(6, 8, 1), BN(8)
+        self.places, self.scale = nn.Parameter(torch.randn(5)), nn.Parameter(torch.rand(8, 1) + 0.3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        result: Tensor = self.norm(self.conv(x) + self.places) * self.scale
+        return result
+
+
 CASES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "heads": (Heads, (2, 5, 8)),
     "linear attention": (LinearAttention, (2, 5, 8)),
     "upsampled": (Upsampled, (2, 6)),
     "branches": (Branches, (2, 6, 11, 11)),
     "kernels in a row": (RowOfKernels, (2, 3, 6, 6)),
+    "positions in front and a scale behind": (Positions, (2, 6, 5)),
 }
 
 

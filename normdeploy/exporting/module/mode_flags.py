@@ -65,13 +65,33 @@ def training_flags(value: Any) -> Iterator[Flag]:
     """
     for names, when in ((_TRAINING, True), (_EVALUATION, False)):
         for name in names:
-            held = getattr(value, name, None)
+            held = _held(value, name)
             if isinstance(held, (bool, np.bool_)) and bool(held) is when and not _goes_with_layers(value, name):
                 yield Flag(name, held, not when)
     for name in _WORDS:
-        held = getattr(value, name, None)
+        held = _held(value, name)
         if isinstance(held, str) and held.lower() in _TRAINING_WORDS:
             yield Flag(name, held, _word(type(value), held))
+
+
+_LOOKED_UP: dict[str, object] = {
+    "__getattr__": nn.Module.__getattr__,
+    "__getattribute__": object.__getattribute__,
+}
+"""How attributes of modules are looked up, where their class does not do it in its own way."""
+
+
+def _held(value: Any, name: str) -> object:
+    """Return an attribute, None where there is none.
+
+    What a module registers is a tensor or a module, and no flag. To be told by torch that there is none takes longer
+    than all else that is asked of a module.
+    """
+    kind = type(value)
+    plain = isinstance(value, nn.Module) and all(getattr(kind, way) is usual for way, usual in _LOOKED_UP.items())
+    if plain and name not in vars(value) and not hasattr(kind, name):
+        return None
+    return getattr(value, name, None)
 
 
 def _goes_with_layers(value: Any, name: str) -> bool:

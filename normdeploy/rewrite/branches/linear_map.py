@@ -179,7 +179,8 @@ class LinearMap:
         """Return this map of the result of ``first``.
 
         The zeros that this one reads around its input must be what ``first`` makes of zeros: along an axis with
-        padding it has one tap and cuts nothing, and it has no bias.
+        padding it has one tap and cuts nothing, and it has no bias. What spreads goes with maps of single places only,
+        in front of it with one without a bias: more places would get that here than there.
 
         Raises:
             Apart: they are not, or the channels differ.
@@ -187,6 +188,12 @@ class LinearMap:
         if self.ins != first.outs:
             raise Apart(f"one makes {first.outs} channels, the other reads {self.ins}")
         inner = first.window
+        if self.window.spreads or inner.spreads:
+            if not (inner if self.window.spreads else self.window).is_point or (self.window.spreads and first.bias):
+                raise Apart(
+                    "one spreads each place over several, and the other is no map of single places without bias"
+                )
+            return self.over(first)
         ones = (size == 1 and min(pads) >= 0 for size, *pads in zip(inner.size, inner.begin, inner.end, strict=True))
         pads = zip(self.window.begin, self.window.end, ones, strict=True)
         if any(max(begin, end) > 0 and not one for begin, end, one in pads):

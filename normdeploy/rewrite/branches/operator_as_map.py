@@ -1,14 +1,14 @@
 """Which linear map an operator is of its first input that is no constant.
 
-Conv, AveragePool, a Pad of zeros, a Slice at its ends, MatMul and Gemm by a constant, a bias Add, and the affine maps
-that are left (:mod:`normdeploy.rewrite.affine`). A value has its channels along axis 1, with positions behind it, or
-along its last axis; an affine map or a sum may be read both ways.
+Conv, ConvTranspose, AveragePool, a Pad of zeros, a Slice at its ends, MatMul and Gemm by a constant, a bias Add, and
+the affine maps that are left (:mod:`normdeploy.rewrite.affine`). A value has its channels along axis 1, with positions
+behind it, or along its last axis; an affine map or a sum may be read both ways.
 """
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -17,14 +17,14 @@ import onnx_ir as ir
 
 from normdeploy.array_types import Floats
 from normdeploy.graph import Reader, constant_tensor, is_constant, parts64, tensor64
-from normdeploy.graph.linear_view import LINEAR, linear_of
+from normdeploy.graph.linear_view import LINEAR, Form, linear_of
 from normdeploy.graph.operator_inputs import required, shape_of
 from normdeploy.graph.traits import is_standard, kind_of
 from normdeploy.rewrite.affine.affine_node import affine_map, is_affine
 from normdeploy.rewrite.affine.constant import along
 from normdeploy.rewrite.affine.operator_names import describe
 from normdeploy.rewrite.branches.linear_map import LinearMap
-from normdeploy.rewrite.branches.widths import window_of_cut, window_of_pad
+from normdeploy.rewrite.branches.node_window import window_of_cut, window_of_pad, window_of_spread, window_of_taps
 from normdeploy.rewrite.branches.window import Apart, Sizes, Window
 
 
@@ -122,36 +122,29 @@ def _convolution(node: ir.Node) -> Reading | None:
     kernel, shift, domain = constant_tensor(weight), constant_tensor(bias), Frame.IMAGE.domain(source)
     if not is_constant(weight) or kernel is None or (bias is not None and not is_constant(bias)):
         return None
-    shape = shape_of(weight)
+    shape, spreads, group = shape_of(weight), linear.form is Form.TRANSPOSED, linear.groups
     sizes = domain[1] if domain is not None else (None,) * (len(shape) - 2)
-    window = _window(node, shape[2:], sizes)
-    parts = parts64(kernel)
+    window = (window_of_spread if spreads else window_of_taps)(node, shape[2:], sizes)
+    parts = None if spreads else parts64(kernel)
     in_rows = parts.open if parts is not None and parts.axis == 0 else None
 
     def whole() -> Reader:
-        array = tensor64(kernel)
+        array = by_outputs(tensor64(kernel), group) if spreads else tensor64(kernel)
         return lambda start, stop: np.array(array[start:stop])
 
     if shift is not None and not tensor64(shift).any():
         shift = None  # exporters write a bias of zeros where the module has none
     read = None if shift is None else lambda: tensor64(shift)
-    ins, group = shape[1] * linear.groups, linear.groups
-    mapping = LinearMap(shape[0], ins, group, window, sizes, in_rows or whole, read, piecewise=in_rows is not None)
+    outs, ins = (shape[1] * group, shape[0]) if spreads else (shape[0], shape[1] * group)
+    mapping = LinearMap(outs, ins, group, window, sizes, in_rows or whole, read, piecewise=in_rows is not None)
     return Reading(source, (node,), mapping if parts is None else replace(mapping, bound=lambda: parts.bound(shape)))
 
 
-def _transposed(node: ir.Node) -> Reading | None:
-    """Return nothing: a map here reads a window for each place; a transposed convolution writes one.
-
-    Raises:
-        Apart: its weights are constant.
-    """
-    if not is_constant(required(node, 1)):
-        return None
-    raise Apart(
-        f"{describe(node)} spreads each place over several, and only what reads several for one is put together; of "
-        "one kernel size, stride and padding, add the weights and biases in the model"
-    )
+def by_outputs(kernel: Floats, group: int) -> Floats:
+    """Return a kernel stored by inputs, [I, O/g, taps], as one by outputs, [O, I/g, taps]; and the other way round."""
+    first, second, *taps = kernel.shape
+    apart = kernel.reshape(group, first // group, second, *taps)
+    return apart.swapaxes(1, 2).reshape(group * second, first // group, *taps)
 
 
 def _average(node: ir.Node) -> Reading | None:
@@ -160,7 +153,7 @@ def _average(node: ir.Node) -> Reading | None:
     if domain is None:
         return None
     channels, sizes = domain
-    window = _window(node, size, sizes)
+    window = window_of_taps(node, size, sizes)
     if window.is_padded and not node.attributes.get_int("count_include_pad", 0):
         raise Apart(
             f"{describe(node)} divides by fewer numbers at the border, which one kernel cannot; count the padding "
@@ -231,7 +224,7 @@ def vector(value: ir.Value, channels: int) -> Callable[[], Floats] | None:
 
 _STEPS: dict[tuple[str, Frame], Callable[[ir.Node], Reading | None]] = {
     ("Conv", Frame.IMAGE): _convolution,
-    ("ConvTranspose", Frame.IMAGE): _transposed,
+    ("ConvTranspose", Frame.IMAGE): _convolution,
     ("AveragePool", Frame.IMAGE): _average,
     ("Pad", Frame.IMAGE): partial(_alone, window_of=window_of_pad),
     ("Slice", Frame.IMAGE): partial(_alone, window_of=window_of_cut),
@@ -241,45 +234,3 @@ _STEPS: dict[tuple[str, Frame], Callable[[ir.Node], Reading | None]] = {
 }
 
 _KINDS = tuple(dict.fromkeys(kind for kind, _ in _STEPS))
-
-
-def _window(node: ir.Node, size: Sequence[int], sizes: Sizes) -> Window:
-    """Return the window of a Conv or AveragePool with ``size`` taps on an input of ``sizes``.
-
-    Raises:
-        Apart: its padding depends on a dynamic size, or it cuts its input.
-    """
-    ones = (1,) * len(size)
-    stride, dilation = (
-        tuple(node.attributes.get_ints("strides", ones)),
-        tuple(node.attributes.get_ints("dilations", ones)),
-    )
-    automatic = node.attributes.get_string("auto_pad", "NOTSET")
-    begin = end = (0,) * len(size)
-    if automatic == "NOTSET":
-        pads = tuple(node.attributes.get_ints("pads", begin * 2))
-        begin, end = pads[: len(size)], pads[len(size) :]
-    elif automatic != "VALID":
-        totals = []
-        for known, taps, pace, apart in zip(sizes, size, stride, dilation, strict=True):
-            extent = (taps - 1) * apart + 1
-            if known is None and pace != 1:
-                raise Apart(f"the padding of {describe(node)} depends on a dynamic size; export it with a fixed size")
-            # what makes ceil(n / stride) outputs
-            totals.append(extent - 1 if known is None else max((-(-known // pace) - 1) * pace + extent - known, 0))
-        less, more = tuple(total // 2 for total in totals), tuple(total - total // 2 for total in totals)
-        begin, end = (less, more) if automatic == "SAME_UPPER" else (more, less)
-    if min((*begin, *end), default=0) < 0:
-        raise Apart(f"{describe(node)} has negative padding; cut its input in front of it")
-    window = Window(tuple(size), stride, dilation, begin, end)
-    if node.attributes.get_int("ceil_mode", 0):
-        rests = [
-            pace != 1 and (known is None or (known + excess - 1) % pace != 0)
-            for known, excess, pace in zip(sizes, window.excess, stride, strict=True)
-        ]
-        if any(rests):
-            raise Apart(
-                f"the last window of {describe(node)} may reach over the end (ceil_mode), and divides by fewer numbers"
-                " there; turn it off, or export with a fixed size that is a multiple of the stride"
-            )
-    return window

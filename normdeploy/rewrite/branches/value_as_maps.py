@@ -174,7 +174,7 @@ class Search:
             except Apart as reason:
                 pair = f"{describe(before.nodes[-1])}, then {describe(step.nodes[0])}"
                 nodes = *before.nodes, *step.nodes
-                fit = step.map.ins == before.map.outs and not before.map.window.cuts
+                fit = step.map.ins == before.map.outs and not (before.map.window.cuts or before.map.window.spreads)
                 would = Reading(source, nodes, step.map.over(before.map)) if fit else None
                 found.refused[source] = Refusal(f"{pair}: {reason}", nodes, would)
         for source, refusal in inner.refused.items():

@@ -31,7 +31,8 @@ class Apart(Exception):
 class Window:
     """Taps, stride, dilation and zero padding per spatial axis; of no axis for a map of single positions.
 
-    Where padding is below 0, the input is cut.
+    Where padding is below 0, the input is cut. A transposed convolution has one that ``spreads``: input p is written,
+    times tap i, to output p * stride + i * dilation - begin. The same taps are then summed and put together.
     """
 
     size: Ints
@@ -39,6 +40,7 @@ class Window:
     dilation: Ints
     begin: Ints
     end: Ints
+    spreads: bool = False
 
     @classmethod
     def point(cls, rank: int) -> Window:
@@ -84,12 +86,16 @@ class Window:
     def outputs(self, sizes: Sizes) -> Sizes:
         """Return the spatial size of the result for inputs of ``sizes``."""
         return tuple(
-            None if size is None else (size + excess - 1) // stride + 1
+            None
+            if size is None
+            else (size - 1) * stride - excess + 1
+            if self.spreads
+            else (size + excess - 1) // stride + 1
             for size, excess, stride in zip(sizes, self.excess, self.stride, strict=True)
         )
 
     def attributes(self, group: int) -> list[ir.Attr]:
-        """Return the attributes of the Conv with this window."""
+        """Return the attributes of the Conv, or ConvTranspose, with this window."""
         return [
             ir.AttrInt64("group", group),
             ir.AttrInt64s("kernel_shape", self.size),
@@ -115,7 +121,8 @@ class Window:
             dilation.append(apart)
             begin.append(before)
             end.append(excess - before + span)
-        return Window(tuple(size), tuple(stride), tuple(dilation), tuple(begin), tuple(end))
+        spreads = self.spreads or first.spreads
+        return Window(tuple(size), tuple(stride), tuple(dilation), tuple(begin), tuple(end), spreads)
 
     def union(self, other: Window, sizes: Sizes) -> Window:
         """Return the smallest window that reads the taps of both.
@@ -129,12 +136,14 @@ class Window:
         """
         if self.stride != other.stride:
             raise Apart(f"their strides differ ({_shown(self.stride)} and {_shown(other.stride)})")
+        if self.spreads != other.spreads:
+            raise Apart("one spreads each place over several, the other reads several for one")
         excess = tuple(map(max, self.excess, other.excess))
         outputs = self.outputs(sizes), other.outputs(sizes)
         for axis, (mine, theirs) in enumerate(zip(self.excess, other.excess, strict=True)):
-            if mine != theirs and outputs[0][axis] is None:
+            if mine != theirs and outputs[0][axis] is None and not self.spreads:
                 raise Apart("their results have one size for some sizes of the input only; export it with a fixed size")
-            if mine != theirs and outputs[0][axis] != outputs[1][axis]:
+            if mine != theirs and (outputs[0][axis] != outputs[1][axis] or self.spreads):
                 raise Apart("their results differ in size")
         size, dilation, begin, end = [], [], [], []
         for axis in range(self.rank):
@@ -146,7 +155,7 @@ class Window:
             dilation.append(step)
             begin.append(before)
             end.append(excess[axis] - before + span)
-        return Window(tuple(size), self.stride, tuple(dilation), tuple(begin), tuple(end))
+        return Window(tuple(size), self.stride, tuple(dilation), tuple(begin), tuple(end), self.spreads)
 
     def taps_in(self, whole: Window) -> tuple[slice, ...]:
         """Return which taps of ``whole``, a union with this one, are this window's."""

@@ -13,7 +13,7 @@ from normdeploy.graph.linear_view import linear_of
 from normdeploy.graph.operator_inputs import dtype_of, optional, required
 from normdeploy.rewrite.affine.constant import storable
 from normdeploy.rewrite.affine.replacement import Region
-from normdeploy.rewrite.branches.operator_as_map import Frame, Reading
+from normdeploy.rewrite.branches.operator_as_map import Frame, Reading, by_outputs
 
 
 def main_node(reading: Reading) -> ir.Node:
@@ -65,12 +65,23 @@ def write(region: Region, reading: Reading, frame: Frame, *, result: ir.Value, a
 
 def _convolution(region: Region, reading: Reading, result: ir.Value, after: ir.Node) -> ir.Node:
     like, mapping = main_node(reading), reading.map
-    weight = required(like, 1)
+    weight, shape, stored = required(like, 1), mapping.shape, mapping.kernel
+    if mapping.window.spreads:
+        shape = (mapping.ins, mapping.outs // mapping.group, *shape[2:])
+
+        def stored() -> Floats:
+            return by_outputs(mapping.kernel(), mapping.group)
+
     kernel = region.constant(
-        mapping.kernel, mapping.shape, dtype_of(weight), name=str(weight.name), succeeds=weight, parts=mapping.parts
+        stored, shape, dtype_of(weight), name=str(weight.name), succeeds=weight, parts=mapping.parts
     )
     inputs = [reading.source, kernel, *_bias(region, reading, like)]
-    return _node(region, like, inputs, mapping.window.attributes(mapping.group), result, after)
+    op_type, attributes = (
+        "ConvTranspose" if mapping.window.spreads else "Conv",
+        mapping.window.attributes(mapping.group),
+    )
+    made = standing_for(like, op_type, inputs, attributes, like=result)
+    return region.adopt(made, after=after)
 
 
 def _gemm(region: Region, reading: Reading, result: ir.Value, after: ir.Node) -> ir.Node:

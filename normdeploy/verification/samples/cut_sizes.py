@@ -14,6 +14,7 @@ import onnx_ir as ir
 
 from normdeploy.graph import constant64
 from normdeploy.graph.computed_constants import computed_constant
+from normdeploy.graph.fixed_values import fixed_nodes
 from normdeploy.graph.linear_view import linear_of
 from normdeploy.graph.traits import Trait, has, is_standard
 from normdeploy.verification.derivation.side.competing_constants import fills
@@ -40,10 +41,14 @@ def compared_scales(value: ir.Value) -> list[float]:
         value: the input.
     """
     degrees, found = {value: 1.0}, dict[float, None]()
-    queue = [value]
+    queue, at = [value], dict[ir.Node, list[float]]()
+    graph = value.graph
+    fixed = set[ir.Node]() if graph is None else fixed_nodes(graph).by_constants
     for current in queue:
         for node, _ in current.uses():
-            for number in (*_cut_at(node), *fills(node)):
+            if node not in at:  # it may read what is computed twice
+                at[node] = [*_cut_at(node, lambda made: made.graph is not graph or made in fixed), *fills(node)]
+            for number in at[node]:
                 size = abs(number) ** (1 / degrees[current]) if number else 0.0
                 if _SMALLEST <= size <= _LARGEST and not 1 / _PLAIN <= size <= _PLAIN:
                     found[size] = None
@@ -59,11 +64,17 @@ def compared_scales(value: ir.Value) -> list[float]:
     return apart[:_MOST_SCALES]
 
 
-def _cut_at(node: ir.Node) -> list[float]:
-    """Return the numbers that an operator cuts at, compares with, or adds where they may keep a sum from 0."""
+def _cut_at(node: ir.Node, may_be_fixed: Callable[[ir.Node], bool]) -> list[float]:
+    """Return the numbers that an operator cuts at, compares with, or adds where they may keep a sum from 0.
+
+    Args:
+        node: the operator. may_be_fixed: whether an operator's result may follow from constants: others are not asked.
+    """
     if not (has(node, Trait.COMPARES) or is_standard(node, "Clip", "Min", "Max", "Add")):
         return []
-    known = [array for read in node.inputs if (array := computed_constant(read)) is not None and array.size == 1]
+    read = [value for value in node.inputs if value is not None]
+    asked = [value for value in read if (made := value.producer()) is None or may_be_fixed(made)]
+    known = [array for value in asked if (array := computed_constant(value)) is not None and array.size == 1]
     numbers = [float(array.item()) for array in known if array.dtype.kind == "f"]
     return [n for n in numbers if np.isfinite(n) and (node.op_type != "Add" or 0 < n < 1 / _PLAIN)]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 import pytest
+import torch
 from close_arrays import close
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -212,6 +213,66 @@ def test_same_padding_is_understood(net):
     close(n.run(), before)
 
 
+@st.composite
+def spread(draw):
+    """Transposed convolutions of one stride whose results have one size."""
+    rank = draw(st.integers(1, 2))
+    strides, dilations = ([draw(st.integers(1, 2)) for _ in range(rank)] for _ in range(2))
+    most = [draw(st.integers(2, 4)) for _ in range(rank)]
+    branches = []
+    for _ in range(draw(st.integers(2, 3))):
+        size = [draw(st.integers(1, n)) for n in most]
+        span = [(n - 1) * step for n, step in zip(size, dilations, strict=True)]
+        begin = [draw(st.integers(0, reach)) for reach in span]
+        branches.append((size, begin, [reach - first for reach, first in zip(span, begin, strict=True)]))
+    more = {"group": draw(st.sampled_from([1, 2])), "norm": draw(st.booleans()), "seed": draw(st.integers(0, 2**31))}
+    return {"branches": branches, "strides": strides, "dilations": dilations} | more
+
+
+@settings(deadline=None, max_examples=30)
+@given(spread())
+def test_a_sum_of_transposed_convolutions_is_one(net, case):
+    """Of any kernels, with a norm behind each or without, behind a point or not; torch computes what is wanted."""
+    rng = np.random.default_rng(case["seed"])
+    n = net(("n", 4, *["h", "w"][: len(case["strides"])]), ir.DataType.DOUBLE)
+    total, expected, x = None, 0.0, torch.from_numpy(n.feeds()["x"])
+    transposed = torch.nn.functional.conv_transpose1d if x.dim() == 3 else torch.nn.functional.conv_transpose2d
+    options = {name: case[name] for name in ("strides", "dilations", "group")}
+    for size, begin, end in case["branches"]:
+        point, w, b = (rng.standard_normal(shape) for shape in ((4, 4), (4, 6 // case["group"], *size), (6,)))
+        behind = bool(rng.integers(2))
+        flat = point.reshape(4, 4, *(1,) * len(size))
+        read = n.op("Conv", n.x, n.constant(flat)) if behind else n.x
+        term = n.op(
+            "ConvTranspose",
+            read,
+            n.constant(w),
+            n.constant(b),
+            pads=[*begin, *end],
+            shape=["n", 6, *"hw"[: len(size)]],
+            **options,
+        )
+        source = torch.einsum("oi,ni...->no...", torch.from_numpy(point), x) if behind else x
+        want = transposed(
+            source, torch.from_numpy(w), None, case["strides"], 0, 0, case["group"], case["dilations"]
+        ).numpy()
+        for axis, (first, last) in enumerate(zip(begin, end, strict=True), 2):
+            want = want.take(range(first, want.shape[axis] - last), axis)
+        want = want + b.reshape(1, -1, *(1,) * len(size))
+        if case["norm"]:
+            s, t = rng.standard_normal((2, 6))
+            term = n.affine(term, s, t)
+            want = want * s.reshape(1, -1, *(1,) * len(size)) + t.reshape(1, -1, *(1,) * len(size))
+        total = term if total is None else n.op("Add", term, total)
+        expected = expected + want
+    n.end(total)
+    merged = n.merge()
+    close(n.run(), expected)
+    assert "ConvTranspose" in merged
+    if case["group"] == 1 and len({tuple(map(tuple, branch)) for branch in case["branches"]}) == 1:
+        assert merged == ["ConvTranspose"]
+
+
 REFUSALS = {
     # what stays, and what its row says; "" where nobody would expect one operator
     "another reader": "",
@@ -222,7 +283,10 @@ REFUSALS = {
     "different strides of one size": "Conv 'conv6': their strides differ (1x1 and 6x6)",
     "different sizes for some inputs": "export it with a fixed size",
     "uncounted padding": "divides by fewer numbers at the border, which one kernel cannot; count the padding",
-    "transposed": "spreads each place over several",
+    "transposed": "one spreads each place over several, the other reads several for one",
+    "transposed, of two sizes": "their results differ in size",
+    "transposed, with places that no tap reaches": "follows from sizes, or adds places",
+    "transposed, behind a bias": "one spreads each place over several, and the other is no map of single places",
     "ceil mode": "may reach over the end (ceil_mode)",
     "hidden bias": "pads with zeros, where the first would give its bias; pad in front of the first",
     "other channels": "one makes 4 channels of 4, the other 1 of 4",
@@ -259,7 +323,15 @@ def test_what_is_not_exact_or_does_not_pay_stays(net, case):
     elif case == "uncounted padding":
         b = n.op("AveragePool", n.x, kernel_shape=[3, 3], pads=[1, 1, 1, 1])
     elif case == "transposed":
-        a, b = (n.op("ConvTranspose", n.x, w(4, 4, 2, 2), strides=[2, 2]) for _ in range(2))
+        b = n.op("ConvTranspose", n.x, w(4, 4, 3, 3), pads=[1, 1, 1, 1])
+    elif case == "transposed, of two sizes":
+        a = n.op("ConvTranspose", n.x, w(4, 4, 2, 2))
+        b = n.op("ConvTranspose", n.x, w(4, 4, 1, 1), pads=[3, 3, 2, 2])  # of one place, which is repeated
+    elif case == "transposed, with places that no tap reaches":
+        a, b = (n.op("ConvTranspose", n.x, w(4, 4, 1, 1), strides=[2, 2], output_padding=[1, 1]) for _ in range(2))
+    elif case == "transposed, behind a bias":
+        a = n.op("ConvTranspose", n.x, w(4, 4, 2, 2), strides=[2, 2])
+        b = n.op("ConvTranspose", n.op("Conv", n.x, w(4, 4, 1, 1), w(4)), w(4, 4, 2, 2), strides=[2, 2])
     elif case == "different sizes for some inputs":
         n = net(("n", 4, "h", 6))
         a = n.op("Conv", n.x, w(4, 4, 3, 3), pads=[1, 1, 1, 1], strides=[3, 3])

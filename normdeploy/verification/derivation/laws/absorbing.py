@@ -23,33 +23,43 @@ def confirm_affine(relation: Relation, value: ir.Value, target: Target) -> Findi
         claim = relation.by(target.value, step.value) if step.nodes else None
         if claim is None or (target.scale == 0).any():
             continue
-        sizes = (claim.summed + np.abs(target.shift)) / np.abs(target.scale)
-        scale, shift = claim.scale / target.scale, (claim.shift - target.shift) / target.scale
-        found: list[Wrong] = []
-        for name, have, want, off, size in (
-            ("scale", step.scale, scale, step.off_scale, 0.0),
-            ("shift", step.shift, shift, step.off_shift, sizes),
-        ):
-            shape = np.broadcast_shapes(have.shape, want.shape, off.shape, np.shape(size))
-            other = np.maximum(16 * off, 4 * radius(np.asarray(size), ir.DataType.FLOAT))
-            wrong = compare(np.broadcast_to(have, shape), None, want, slack=off, size=size, other=other)
-            found += [] if wrong is None else [wrong.of(f"{name} of {kind(step.nodes[0])}")]
-        reason = worst(found) or reason
-        if not found:
-            guarded = lost_guard(step.shift * target.scale, claim.shift - target.shift, claim.guard)
-            if guarded:
-                reason = f"shift of {kind(step.nodes[0])}: {guarded}"
-                continue
-            own = np.abs(claim.scale) + claim.summed
-            dtype = relation.file.type_of(value)
-            lost = losses(step.scale, claim.scale, ir.DataType.FLOAT, scale, target, step.off_shift, own, dtype)
-            forgotten = claim.tells_less or forgets([claim], target.scale, target.shift)
-            if forgotten or isinstance(lost, str):
-                reason = f"{kind(step.nodes[0])}: {FORGOTTEN if forgotten else lost}"
-                continue
-            known = Claim(value, target.scale, target.shift, claim.assumed, lost=lost)
-            return Proof("affine map: a' = a s_x / s_y", ((target.value, known),), step.nodes)
+        held = relation.by_file.get(step.value, ())
+        further = any(stands_for_nothing(other.scale).any() for _, other in held)
+        # of what a scale of 0 leaves nothing of each is right, and which one is stored follows from one of them
+        for one in (claim, *(relation.express(target.value, by=step.value) if further else ())):
+            found = _absorbed(relation, value, target, step, one)
+            if isinstance(found, Proof):
+                return found
+            reason = found or reason
     return reason
+
+
+def _absorbed(relation: Relation, value: ir.Value, target: Target, step: Affine, claim: Claim) -> Finding:
+    """Confirm it for one map of the file and one claim of what it reads."""
+    sizes = (claim.summed + np.abs(target.shift)) / np.abs(target.scale)
+    scale, shift = claim.scale / target.scale, (claim.shift - target.shift) / target.scale
+    found: list[Wrong] = []
+    for name, have, want, off, size in (
+        ("scale", step.scale, scale, step.off_scale, 0.0),
+        ("shift", step.shift, shift, step.off_shift, sizes),
+    ):
+        shape = np.broadcast_shapes(have.shape, want.shape, off.shape, np.shape(size))
+        other = np.maximum(16 * off, 4 * radius(np.asarray(size), ir.DataType.FLOAT))
+        wrong = compare(np.broadcast_to(have, shape), None, want, slack=off, size=size, other=other)
+        found += [] if wrong is None else [wrong.of(f"{name} of {kind(step.nodes[0])}")]
+    if found:
+        return worst(found) or ""
+    guarded = lost_guard(step.shift * target.scale, claim.shift - target.shift, claim.guard)
+    if guarded:
+        return f"shift of {kind(step.nodes[0])}: {guarded}"
+    own = np.abs(claim.scale) + claim.summed
+    dtype = relation.file.type_of(value)
+    lost = losses(step.scale, claim.scale, ir.DataType.FLOAT, scale, target, step.off_shift, own, dtype)
+    forgotten = claim.tells_less or forgets([claim], target.scale, target.shift)
+    if forgotten or isinstance(lost, str):
+        return f"{kind(step.nodes[0])}: {FORGOTTEN if forgotten else lost}"
+    known = Claim(value, target.scale, target.shift, claim.assumed, lost=lost)
+    return Proof("affine map: a' = a s_x / s_y", ((target.value, known),), step.nodes)
 
 
 def confirm_norm(relation: Relation, node: ir.Node, origin: ir.Node, behind: Affine, target: Target) -> Finding:
