@@ -34,9 +34,14 @@ def smooth(side: Side, node: ir.Node) -> bool:
     return True
 
 
-def is_power(node: ir.Node) -> bool:
-    """Tell whether an operator makes a power of one value, or its square."""
-    return kind(node) == "Pow" or (kind(node) == "Mul" and len(set(inputs_of(node))) == 1)
+def is_square(side: Side, node: ir.Node) -> bool:
+    """Tell whether an operator makes an even power of one value, which is never negative."""
+    exponent = side.constant(node.inputs[1]) if kind(node) == "Pow" else None
+    return _is_product_with_itself(node) if exponent is None else bool((exponent % 2 == 0).all())
+
+
+def _is_product_with_itself(node: ir.Node) -> bool:
+    return kind(node) == "Mul" and len(set(inputs_of(node))) == 1
 
 
 def _shrinks(side: Side, x: ir.Value, y: ir.Value) -> bool:
@@ -56,7 +61,7 @@ def _spread(side: Side, value: ir.Value | None, depth: int) -> bool:
     inputs = [read for read in inputs_of(node) if read is not None]
     if kind(node) in _SUMS:
         return kind(node) in ("MatMul", "Conv") or _shrinks(side, inputs[0], value)
-    if is_power(node):
+    if kind(node) == "Pow" or _is_product_with_itself(node):
         return False
     if kind(node) == "Add":
         numbers = [side.constant(read) for read in inputs if side.type_of(read) in FLOATS]
