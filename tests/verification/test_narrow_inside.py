@@ -9,6 +9,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
+from normdeploy.rewrite import rewrite
 from normdeploy.verification import verify
 from normdeploy.verification.bounds.noise import NoisyGraph
 from normdeploy.verification.family_case import make_case
@@ -61,3 +62,18 @@ def test_what_is_not_declared_narrow_is_not(graph_of: Callable[[str], ir.Model])
     *_, (wide, narrow) = NoisyGraph(model).spreads({"x": x}, roundoff=2.0**-24, floor=2.0**-126)
     assert 0 < wide.max() < 2.0**-22
     assert narrow.max() > 2.0**-13
+
+
+def test_squares_beyond_the_range_of_half_precision_end_in_a_verdict(write: Write, tmp_path: Path):
+    """What a runtime makes infinite is looked for operator by operator, each as its type holds it."""
+    source = write(
+        """g (float16[2,3,4] x) => (float16[2,3,4] y) {
+        a = Mul(x, x) b = Pow(a, two) c = ReduceMean <keepdims = 1> (b, axis)
+        d = Add(c, e) f = Sqrt(d) y = Div(a, f) }""",
+        two=np.float16(2), axis=[1], e=np.float16(0.02),
+    )  # fmt: skip
+    folded = tmp_path / "folded.onnx"
+    ir.save(rewrite(ir.load(source)).model, folded)
+    verdict = verify(source, folded)
+    assert verdict.check("derivation").status == "pass", verdict.summary()
+    assert "the file is right in float64" in verdict.summary()

@@ -164,5 +164,6 @@ def _as_stored(model: ir.Model, name: str, array: Array) -> Array:
                 continue
             dtype = ir.DataType(node.attributes.get_int("to", 1)) if node.op_type == "Cast" else value.dtype
             if dtype is not None:
-                return np.asarray(array.astype(dtype.numpy()))
+                with np.errstate(over="ignore"):  # what the type does not hold is infinite in the file too
+                    return np.asarray(array.astype(dtype.numpy()))
     return array.astype(np.float32)
