@@ -11,7 +11,7 @@ over blocks, as judged. A clean file that fails or a mutant that survives unprov
 code is 1.
 
 ``--functions`` measures instead how accurately the runtime's kernels compute each function over float32's useful range
-(the table in ``normdeploy/verification/bounds/accuracy.py``). Single operators: ``calibrate_operators.py``.
+(the table in ``normdeploy/verification/sides/function_accuracy.py``). Single operators: ``calibrate_operators.py``.
 """
 
 from __future__ import annotations

@@ -156,3 +156,25 @@ def test_an_order_of_all_but_equal_scores_is_no_other_meaning(tmp_path: Path, mo
     monkeypatch.setattr(reference, "native", lambda _: [np.float32([2.0, 9000.0])])
     with pytest.raises(GraphError, match="an operator of it means something else here"):
         reference.truth(feeds)
+
+
+@pytest.mark.parametrize("size", [1e-4, 2e-6, 1e-8])
+@pytest.mark.parametrize("kind", ["Elu", "Celu", "Selu"])
+@pytest.mark.parametrize("inside", [False, True])
+def test_what_a_kernel_subtracts_from_one_is_no_other_meaning(
+    inside: bool, kind: str, size: float, tmp_path: Path
+) -> None:
+    """onnxruntime takes exp(x) - 1, which is off by a unit of 1, and all of it where x is small."""
+    body = f"h = {kind} (x)"
+    if inside:
+        body = f"h = If (k) <then_branch = a () => (float[n, 4] t) {{ t = {kind} (x) }},\n"
+        body += "else_branch = e () => (float[n, 4] u) { u = Neg (x) }>"
+    text = f"""<ir_version: 8, opset_import: ["" : 18]> net (float[n, 4] x) => (float[n, 4] y)
+        <float[4] g = {{1, 2, 3, 1}}, bool k = {{1}}> {{ {body} y = Mul (h, g) }}"""
+    onnx.save(parser.parse_model(text), tmp_path / "net.onnx")
+    x = (size * np.random.default_rng(0).standard_normal((3, 4))).astype(np.float32)
+    (y,) = GraphReference(tmp_path / "net.onnx", tmp_path).truth({"x": x})
+    alpha, scale = (1.67326324, 1.05070102) if kind == "Selu" else (1.0, 1.0)
+    exact = x.astype(np.float64)
+    expected = scale * np.where(exact > 0, exact, alpha * np.expm1(exact)) * np.array([1, 2, 3, 1])
+    np.testing.assert_allclose(y, expected, rtol=1e-6)

@@ -106,11 +106,13 @@ def test_torchs_own_export_of_a_hand_written_norm_is_confirmed(tmp_path: Path):
     assert (verdict.status, verdict.check("derivation").status) == ("pass", "pass")
 
 
+@pytest.mark.parametrize("square", ["Mul(c, c)", "Pow(c, two)"])
 @pytest.mark.parametrize(("axes", "right"), [("-1", True), ("1", True), ("0", False)])
-def test_an_axis_is_one_however_it_is_counted(axes: str, right: bool, tmp_path: Path):
+def test_an_axis_is_one_however_it_is_counted(axes: str, right: bool, square: str, tmp_path: Path):
     """torch counts the axis of a mean from the end, and that of a variance not."""
     last = "Constant <value_ints = [1]> ()"
-    root = f"one = {last} m = ReduceMean(x, one) c = Sub(x, m) q = Mul(c, c) v = ReduceMean(q, one) r = Sqrt(v)"
+    root = f"""two = Constant <value_float = 2.0> () one = {last} m = ReduceMean(x, one) c = Sub(x, m) q = {square}
+        v = ReduceMean(q, one) r = Sqrt(v)"""
     twice = f"""{root}
         other = Constant <value_ints = [{axes}]> () n = ReduceMean(x, other) d = Sub(x, n) y = Div(d, r)"""
     bodies = ("a.onnx", twice), ("b.onnx", f"{root} y = Div(c, r)")

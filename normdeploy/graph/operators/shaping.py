@@ -168,8 +168,9 @@ def _pad_by_index(x: Tensor, axes: list[int], begin: list[int], end: list[int], 
         positions = torch.arange(-low, size + high)
         if mode == "edge":
             positions = positions.clamp(0, size - 1)
-        elif mode == "wrap":
-            positions = positions % size
+        elif mode == "wrap":  # what is left of an axis goes round: a negative width takes off first
+            first, kept = max(-low, 0), size + min(low, 0) + min(high, 0)
+            positions = first + (positions - first) % kept
         else:  # reflect: triangle wave of period 2 (size - 1)
             period = max(2 * (size - 1), 1)
             positions = positions % period

@@ -18,12 +18,13 @@ from normdeploy.graph.operators import Call
 from normdeploy.graph.operators.recurrent import RECURRENT
 from normdeploy.graph.traits import is_standard
 from normdeploy.graph.walk import nodes_in
-from normdeploy.verification.bounds.accuracy import FUNCTIONS, GATES, reduction_length
+from normdeploy.verification.bounds.accuracy import GATES, reduction_length
 from normdeploy.verification.bounds.cancellation import drift, row_shift, terms
 from normdeploy.verification.bounds.decisions import representable
 from normdeploy.verification.bounds.hashing import hashed_noise
 from normdeploy.verification.bounds.interpolation import interpolates, interpolation_terms
 from normdeploy.verification.sides.flat_values import SMALLEST_NORMAL, UNIT_ROUNDOFF
+from normdeploy.verification.sides.function_accuracy import FUNCTIONS
 
 _ORDINARY = 2.0**-80
 """A result that reaches this far is nowhere near underflow as a whole."""

@@ -25,7 +25,7 @@ from normdeploy.verification.derivation.gauges import Claim, is_as_fine
 from normdeploy.verification.derivation.regions.compared_points import points
 from normdeploy.verification.derivation.regions.differences import differs, not_finite_alike
 from normdeploy.verification.derivation.regions.region_losses import lost_at
-from normdeploy.verification.derivation.regions.smooth import smooth
+from normdeploy.verification.derivation.regions.smooth import is_square, smooth
 from normdeploy.verification.derivation.regions.two_regions import Point, Regions
 from normdeploy.verification.derivation.regions.unseen_constants import unseen_constants
 from normdeploy.verification.derivation.related.lost_digits import FORGOTTEN, forgets
@@ -183,8 +183,7 @@ def _is_told(relation: Relation, v: ir.Value) -> bool:
     read = node.inputs[0] if node is not None and node.inputs else None
     if node is not None and read is not None:
         exact = _converts(side, node) and is_as_fine(side.type_of(v), side.type_of(read))
-        square = kind(node) == "Mul" and node.inputs[0] is node.inputs[1]
-        if (exact or square) and _is_told(relation, read):
+        if (exact or is_square(side, node)) and _is_told(relation, read):
             return False
     return v in relation.by_file or v in relation.in_rows
 

@@ -34,6 +34,16 @@ def smooth(side: Side, node: ir.Node) -> bool:
     return True
 
 
+def is_square(side: Side, node: ir.Node) -> bool:
+    """Tell whether an operator makes an even power of one value, which is never negative."""
+    exponent = side.constant(node.inputs[1]) if kind(node) == "Pow" else None
+    return _is_product_with_itself(node) if exponent is None else bool((exponent % 2 == 0).all())
+
+
+def _is_product_with_itself(node: ir.Node) -> bool:
+    return kind(node) == "Mul" and len(set(inputs_of(node))) == 1
+
+
 def _shrinks(side: Side, x: ir.Value, y: ir.Value) -> bool:
     pairs = list(zip(side.shapes(x), side.shapes(y), strict=False))
     return bool(pairs) and all(len(a) != len(b) or a != b for a, b in pairs)
@@ -51,7 +61,7 @@ def _spread(side: Side, value: ir.Value | None, depth: int) -> bool:
     inputs = [read for read in inputs_of(node) if read is not None]
     if kind(node) in _SUMS:
         return kind(node) in ("MatMul", "Conv") or _shrinks(side, inputs[0], value)
-    if kind(node) == "Pow" or (kind(node) == "Mul" and len(set(inputs)) == 1):
+    if kind(node) == "Pow" or _is_product_with_itself(node):
         return False
     if kind(node) == "Add":
         numbers = [side.constant(read) for read in inputs if side.type_of(read) in FLOATS]
