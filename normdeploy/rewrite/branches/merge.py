@@ -101,10 +101,8 @@ def sites(search: Search, root: ir.Node, *, paying: bool = False) -> Iterator[Si
         if part.weighted:
             whole, refused = part.whole if part.whole is not None and part.whole.weighted else None, part.refused
             if whole is not None and whole.map.window.cuts:
-                refused, whole = (
-                    (*refused, Refusal("all of them cut their input: cut it once, in front", whole.nodes)),
-                    None,
-                )
+                why = "all of them cut their input: cut it once, in front"
+                whole, refused = None, (*refused, Refusal(why, whole.nodes))
             yield Site(root, part.frame, whole, tuple(part.rest), part.tree.nodes, refused, maps_go)
     if not operator_as_map.has_weights(root) and not is_bias(root):
         return
@@ -119,12 +117,8 @@ def sites(search: Search, root: ir.Node, *, paying: bool = False) -> Iterator[Si
     found = search.of(result, frame)
     for reading in found.readings.values():
         several = len(reading.weighted) > 1 or any(is_standard(node, "Pad") for node in reading.nodes)
-        if (
-            several
-            and not reading.map.window.cuts
-            and reading.nodes[0].op_type != "Add"
-            and not is_affine(reading.nodes[0])
-        ):
+        begins = reading.nodes[0].op_type != "Add" and not is_affine(reading.nodes[0])
+        if several and begins and not reading.map.window.cuts:
             yield Site(root, frame, reading, maps_go=maps_go)
     for refusal in found.refused.values():
         if refusal.weighted > 1 and refusal.reading is not None:
@@ -177,9 +171,9 @@ def _row(
     names = {str(value.name) for node in before for value in node.outputs}
     earlier = [row for row in context.ledger if _MERGED in row.detail and names & {*row.site}]
     number = len(before) - len(site.rest) + sum(row.detail[_MERGED] - 1 for row in earlier)  # what stays is added again
-    name, reason = str(site.root.outputs[0].name), f"{number} operators became one"
-    detail = {_MERGED: number}
-    return LedgerRow(module_path(site.root), site.kind, "merged", into, reason, (name,), detail=detail), earlier
+    where, name = module_path(site.root), str(site.root.outputs[0].name)
+    reason, detail = f"{number} operators became one", {_MERGED: number}
+    return LedgerRow(where, site.kind, "merged", into, reason, (name,), detail=detail), earlier
 
 
 def explain(context: RewriteContext, search: Search, root: ir.Node, said: set[ir.Node]) -> None:

@@ -76,12 +76,9 @@ def _convolution(region: Region, reading: Reading, result: ir.Value, after: ir.N
         stored, shape, dtype_of(weight), name=str(weight.name), succeeds=weight, parts=mapping.parts
     )
     inputs = [reading.source, kernel, *_bias(region, reading, like)]
-    op_type, attributes = (
-        "ConvTranspose" if mapping.window.spreads else "Conv",
-        mapping.window.attributes(mapping.group),
-    )
-    made = standing_for(like, op_type, inputs, attributes, like=result)
-    return region.adopt(made, after=after)
+    op_type = "ConvTranspose" if mapping.window.spreads else "Conv"
+    attributes = mapping.window.attributes(mapping.group)
+    return region.adopt(standing_for(like, op_type, inputs, attributes, like=result), after=after)
 
 
 def _gemm(region: Region, reading: Reading, result: ir.Value, after: ir.Node) -> ir.Node:
