@@ -101,8 +101,8 @@ def sites(search: Search, root: ir.Node, *, paying: bool = False) -> Iterator[Si
         if part.weighted:
             whole, refused = part.whole if part.whole is not None and part.whole.weighted else None, part.refused
             if whole is not None and whole.map.window.cuts:
-                why = "all of them cut their input: cut it once, in front"
-                whole, refused = None, (*refused, Refusal(why, whole.nodes))
+                refused = (*refused, Refusal("all of them cut their input: cut it once, in front", whole.nodes))
+                whole = None
             yield Site(root, part.frame, whole, tuple(part.rest), part.tree.nodes, refused, maps_go)
     if not operator_as_map.has_weights(root) and not is_bias(root):
         return
