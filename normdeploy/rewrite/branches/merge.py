@@ -117,8 +117,9 @@ def sites(search: Search, root: ir.Node, *, paying: bool = False) -> Iterator[Si
     found = search.of(result, frame)
     for reading in found.readings.values():
         several = len(reading.weighted) > 1 or any(is_standard(node, "Pad") for node in reading.nodes)
-        begins = reading.nodes[0].op_type != "Add" and not is_affine(reading.nodes[0])
-        if several and begins and not reading.map.window.cuts:
+        if not several or reading.map.window.cuts:
+            continue
+        if reading.nodes[0].op_type != "Add" and not is_affine(reading.nodes[0]):
             yield Site(root, frame, reading, maps_go=maps_go)
     for refusal in found.refused.values():
         if refusal.weighted > 1 and refusal.reading is not None:
