@@ -15,6 +15,7 @@ from torch import Tensor
 
 from normdeploy.array_types import Floats
 from normdeploy.graph import FLOATS
+from normdeploy.graph.operator_evaluation import as_operand
 from normdeploy.verification.derivation.gauges import Claim, alike, filled, radius
 from normdeploy.verification.derivation.related.relation import Relation
 from normdeploy.verification.derivation.side.movement import Leaf, Lost, run_moves
@@ -35,7 +36,7 @@ def spread(relation: Relation, w: ir.Value, of_source: OfSource, name: str, k: i
     def full(u: ir.Value, claim: Claim) -> Tensor:
         shape = relation.source.shapes(u)[k]
         part = filled(getattr(claim, name), claim.again, 0 if claim.again is None else shape[claim.again])
-        return torch.from_numpy(np.array(part)).expand(shape)
+        return as_operand(part).expand(shape)
 
     return run_moves(relation.source, w, of_source(full), k, unknown=0.0).numpy()
 

@@ -20,7 +20,9 @@ import onnx_ir as ir
 import torch
 
 from normdeploy.array_types import Floats, Shape
+from normdeploy.graph.operator_evaluation import as_operand
 from normdeploy.graph.summed_axis import summed_axis
+from normdeploy.graph.traits import Trait, has
 from normdeploy.verification.derivation.gauges import Claim, is_as_fine
 from normdeploy.verification.derivation.regions.compared_points import points
 from normdeploy.verification.derivation.regions.differences import differs, not_finite_alike
@@ -33,7 +35,7 @@ from normdeploy.verification.derivation.related.relation import Finding, Proof, 
 from normdeploy.verification.derivation.related.stored_rounding import Wrong
 from normdeploy.verification.derivation.related.unrounded import Constants, Unlike
 from normdeploy.verification.derivation.side.affine_laws import back
-from normdeploy.verification.derivation.side.beyond import cuts, decides
+from normdeploy.verification.derivation.side.beyond import cuts, decides, keeps_type
 from normdeploy.verification.derivation.side.checked_side import Side
 from normdeploy.verification.derivation.side.movement import MOVES, moves, writes, writes_once
 from normdeploy.verification.derivation.side.operands import inputs_of, kind
@@ -263,8 +265,7 @@ def _require_as_fine(
 
 
 def _converts(side: Side, node: ir.Node) -> bool:
-    made = side.type_of(node.outputs[0])
-    return kind(node) in ("Cast", "CastLike") and made != side.type_of(node.inputs[0] or node.outputs[0])
+    return has(node, Trait.CONVERTS) and not keeps_type(side, node)
 
 
 def _is_analytic(node: ir.Node) -> bool:
@@ -278,4 +279,4 @@ def _written_once(side: Side, node: ir.Node, k: int) -> bool:
     shapes = () if into is None else side.shapes(into)
     if numbers is None or not shapes:
         return False
-    return writes_once(node, shapes[k], torch.from_numpy(np.array(numbers[k])))
+    return writes_once(node, shapes[k], as_operand(numbers[k]))

@@ -223,7 +223,7 @@ def key(side: Side, value: ir.Value | None, *, spread: bool = False) -> Hashable
         arrays = [_once(array) for array in numbers or ()] if spread else numbers or ()
         told = [(array.shape, array.astype(np.float64).tobytes()) for array in arrays]
         return (decides(side, value), *told) if told else value
-    if kind(node) == "Identity" or _keeps_type(side, node) or _keeps_sizes(side, node):
+    if kind(node) == "Identity" or keeps_type(side, node) or _keeps_sizes(side, node):
         return key(side, node.inputs[0], spread=spread)
     said = tuple(sorted((name, str(a.value)) for name, a in node.attributes.items()))
     each = has(node, Trait.BROADCASTS)
@@ -236,7 +236,7 @@ def _once(array: Array) -> Array:
     return held.reshape(without_leading(held.shape))
 
 
-def _keeps_type(side: Side, node: ir.Node) -> bool:
+def keeps_type(side: Side, node: ir.Node) -> bool:
     """Tell whether an operator is a Cast to the very type that it reads: other tools leave it out."""
     read, made = node.inputs[0] if node.inputs else None, side.type_of(node.outputs[0])
     return kind(node) in ("Cast", "CastLike") and read is not None and made is not None and side.type_of(read) == made

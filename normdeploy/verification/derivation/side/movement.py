@@ -12,6 +12,7 @@ from torch import Tensor
 
 from normdeploy.array_types import Shape
 from normdeploy.graph import evaluate_node
+from normdeploy.graph.operator_evaluation import as_operand
 from normdeploy.graph.operators.call import axis_of
 from normdeploy.verification.derivation.side.checked_side import Side
 from normdeploy.verification.derivation.side.kept_operands import kept_operand
@@ -135,7 +136,7 @@ def run_moves(
             numbers = side.numbers(operand)
             if numbers is None:
                 raise Lost(f"{operand.name!r} depends on what is fed")
-            operands.append(torch.from_numpy(np.array(numbers[k])))
+            operands.append(as_operand(numbers[k]))
     if kind(node) in _WRITES:
         into, places = operands[:2]
         assert into is not None

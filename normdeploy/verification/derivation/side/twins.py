@@ -46,8 +46,10 @@ def _computed_twice(side: Side) -> dict[ir.Value, tuple[ir.Value, ...]]:
 
 
 def _operands(side: Side, stands: dict[ir.Value, ir.Value], node: ir.Node) -> tuple[Hashable, ...]:
-    """Return what tells a node's operands, the axes of a reduction however they are written: torch counts some of them
-    from the end, and those of a deviation not."""
+    """Return what tells a node's operands; axes of a reduction are one however they are written.
+
+    torch counts some of them from the end, and those of a deviation not.
+    """
     keys = [_key(side, stands, value) for value in node.inputs]
     rank = ranks_in(side)(node.inputs[0]) if len(keys) > 1 and has(node, Trait.REDUCES) and node.inputs[0] else None
     axes = None if rank is None else reduced(side, node, rank)
